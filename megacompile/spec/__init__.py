@@ -1,0 +1,25 @@
+"""The spec: what a user writes, as pydantic models, with the line of every problem."""
+
+from megacompile.spec.load import Loaded, load_spec, load_spec_data
+from megacompile.spec.models import (
+    Benchmark,
+    Budget,
+    ConstantInput,
+    DictInput,
+    Dim,
+    Evaluation,
+    Item,
+    ModelSource,
+    Sampled,
+    Spec,
+    Target,
+    TensorInput,
+    TupleInput,
+    Variant,
+)
+
+__all__ = [
+    "Benchmark", "Budget", "ConstantInput", "DictInput", "Dim", "Evaluation", "Item", "Loaded",
+    "ModelSource", "Sampled", "Spec", "Target", "TensorInput", "TupleInput", "Variant",
+    "load_spec", "load_spec_data",
+]  # fmt: skip
