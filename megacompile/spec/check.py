@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from megacompile.errors import SpecError, did_you_mean
 from megacompile.spec.models import DIM_NAME, TupleInput, leaves
-from megacompile.spec.positions import Document
+from megacompile.spec.positions import Document, Path
 
 INTEGERS = {"int64": 63, "int32": 31, "int16": 15, "int8": 7, "uint8": 8, "bool": 1}
 
 
-def cross_check(document: Document, sections: dict[str, Any]) -> Iterator[SpecError]:
+def cross_check(
+    document: Document, sections: dict[str, Any], partial: Collection[str] = ()
+) -> Iterator[SpecError]:
     """Problems between sections; `sections` maps a key of the spec to its validated value.
 
-    A dim that is invalid by itself is there as None: its name is still known.
+    Sections named in `partial` hold their valid entries only. A dim that is invalid by itself
+    is there as None: its name is still known.
     """
     dims = sections.get("dims")
     inputs = sections.get("inputs")
@@ -26,9 +29,9 @@ def cross_check(document: Document, sections: dict[str, Any]) -> Iterator[SpecEr
                                 where=document.where(("dims", name), key=True),
                                 remedy="use letters, digits and _")  # fmt: skip
     if inputs is not None:
-        yield from _inputs(document, inputs)
+        yield from _inputs(document, inputs, whole="inputs" not in partial)
     if dims is not None and inputs is not None:
-        yield from _dims(document, dims, inputs)
+        yield from _dims(document, dims, whole="inputs" not in partial)
     if dims is not None and sections.get("benchmark") is not None:
         yield from _points(document, dims, sections["benchmark"])
     if "variants" in sections and "backends" in sections:
@@ -42,7 +45,7 @@ def cross_check(document: Document, sections: dict[str, Any]) -> Iterator[SpecEr
                             remedy="add data.evaluation or drop metric_drop")  # fmt: skip
 
 
-def _inputs(document: Document, inputs: dict[str, Any]) -> Iterator[SpecError]:
+def _inputs(document: Document, inputs: dict[str, Any], whole: bool) -> Iterator[SpecError]:
     seen: set[str] = set()
     for name, tensor in leaves(inputs):
         path = _leaf_path(name, inputs)
@@ -60,12 +63,12 @@ def _inputs(document: Document, inputs: dict[str, Any]) -> Iterator[SpecError]:
                             where=document.where((*path, "range")),
                             expected=f"integers from {least} to {2**bits - 1}",
                             got=f"[{low:g}, {high:g}]")  # fmt: skip
-    if not seen:
+    if not seen and whole:
         yield SpecError(what="no input is a tensor", where=document.where(("inputs",), key=True),
                         remedy="give at least one input with a shape")  # fmt: skip
 
 
-def _leaf_path(name: str, inputs: dict[str, Any]) -> tuple[str | int, ...]:
+def _leaf_path(name: str, inputs: dict[str, Any]) -> Path:
     for top, value in inputs.items():
         if name == top:
             return ("inputs", top)
@@ -76,26 +79,38 @@ def _leaf_path(name: str, inputs: dict[str, Any]) -> tuple[str | int, ...]:
     return ("inputs",)
 
 
-def _dims(document: Document, dims: dict[str, Any], inputs: dict[str, Any]) -> Iterator[SpecError]:
+def _dims(document: Document, dims: dict[str, Any], whole: bool) -> Iterator[SpecError]:
     used: set[str] = set()
-    for name, tensor in leaves(inputs):
-        for axis, size in enumerate(tensor.shape):
-            if isinstance(size, int):
-                continue
-            used.add(size)
-            if size not in dims:
-                yield SpecError(
-                    what=f"dim '{size}' of input '{name}' is not declared",
-                    where=document.where((*_leaf_path(name, inputs), "shape", axis)),
-                    expected="a name under `dims`, or an integer",
-                    got=f"'{size}'",
-                    remedy=did_you_mean(size, dims) if dims else f"add `{size}` under `dims`",
-                )
+    for path, size in _sizes(document.data.get("inputs"), ("inputs",)):
+        used.add(size)
+        if size not in dims:
+            yield SpecError(
+                what=f"dim '{size}' is not declared",
+                where=document.where(path),
+                expected="a name under `dims`, or an integer",
+                got=f"'{size}'",
+                remedy=did_you_mean(size, dims) if dims else f"add `{size}` under `dims`",
+            )
     for name in dims:
-        if name not in used:
+        if name not in used and whole:
             yield SpecError(what=f"dim '{name}' is declared but no input uses it",
                             where=document.where(("dims", name), key=True),
                             remedy=did_you_mean(name, used) or "remove it")  # fmt: skip
+
+
+def _sizes(data: Any, path: Path) -> Iterator[tuple[Path, str]]:
+    """Every symbolic size written under `inputs`, read off the raw data: valid or not."""
+    if isinstance(data, dict):
+        for key, value in data.items():
+            if key == "shape" and isinstance(value, list):
+                for axis, size in enumerate(value):
+                    if isinstance(size, str):
+                        yield (*path, key, axis), size
+            else:
+                yield from _sizes(value, (*path, key))
+    elif isinstance(data, list):
+        for index, value in enumerate(data):
+            yield from _sizes(value, (*path, index))
 
 
 def _points(document: Document, dims: dict[str, Any], benchmark: Any) -> Iterator[SpecError]:

@@ -32,6 +32,7 @@ class Loaded:
     spec: Spec | None
     problems: list[SpecError] = field(default_factory=list)
     sections: dict[str, Any] = field(default_factory=dict)
+    partial: set[str] = field(default_factory=set)
 
 
 def load_spec(path: Path) -> Loaded:
@@ -90,7 +91,7 @@ def _validate(document: Document, base: Path) -> Loaded:
                                       expected="inference", got="training"))  # fmt: skip
             continue
         _validate_section(loaded, name, data[name])
-    problems += cross_check(document, loaded.sections)
+    problems += cross_check(document, loaded.sections, loaded.partial)
     if not problems:
         loaded.spec = Spec(**{key: loaded.sections[key] for key in data})
     problems.sort(key=_line)
@@ -122,6 +123,7 @@ def _validate_section(loaded: Loaded, name: str, value: Any) -> None:
             if name == "dims":
                 valid[key] = None
     loaded.sections[name] = valid
+    loaded.partial.add(name)
 
 
 def _annotation(name: str) -> Any:

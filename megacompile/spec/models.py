@@ -59,7 +59,7 @@ class ModelSource(Part):
     def kind(self) -> Literal["python", "onnx", "exported", "torchscript"]:
         for kind in ("python", "onnx", "exported"):
             if getattr(self, kind):
-                return kind  # type: ignore[return-value]
+                return kind
         return "torchscript"
 
     @property
@@ -259,13 +259,13 @@ class Spec(Part):
     inputs: dict[Name, AnyInput] = Field(min_length=1)
     outputs: list[Name] | None = Field(None, min_length=1)
     workload: Literal["inference"] = "inference"
-    target: Target = Field(default_factory=Target)
-    data: Data = Field(default_factory=Data)
+    target: Target = Target()
+    data: Data = Data()
     passes: list[Item] = Field(default_factory=list)
     variants: dict[FileName, Variant] = Field(default_factory=dict)
     backends: list[Item] | None = Field(None, description="for variants that name none")
-    budget: Budget = Field(default_factory=Budget)
-    benchmark: Benchmark = Field(default_factory=Benchmark)
+    budget: Budget = Budget()
+    benchmark: Benchmark = Benchmark()
     seed: int = Field(0, ge=0, le=2**31)
 
     def tensors(self) -> dict[str, TensorInput]:
