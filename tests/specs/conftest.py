@@ -1,0 +1,43 @@
+"""Help for the tests of the specs' hooks: load one by its file, or run one in a new process."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+SPECS = Path(__file__).resolve().parents[2] / "specs"
+
+HASH_CODE = """
+import hashlib, sys
+sys.path.insert(0, sys.argv[1])
+import {name} as hooks
+state = hooks.build().state_dict()
+print(hashlib.sha256(b"".join(state[key].numpy().tobytes() for key in sorted(state))).hexdigest())
+"""
+
+
+def load_hooks(name: str) -> ModuleType:
+    """The Python file beside a spec, loaded by its path."""
+    spec = importlib.util.spec_from_file_location(f"specs_{name}", SPECS / f"{name}.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def in_new_process(code: str, *arguments: str) -> str:
+    """What the code prints when it runs in a process of its own."""
+    command = [sys.executable, "-c", code, str(SPECS), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+@pytest.fixture
+def weights_hash() -> Callable[[str], str]:
+    """A spec's name -> the sha256 over its weights, built in a process of its own."""
+    return lambda name: in_new_process(HASH_CODE.format(name=name))
