@@ -40,7 +40,7 @@ def _apart(value: Any, path: str, default: str, found: dict[str, Any]) -> Struct
 
     if is_tensor(value):
         name = path or default
-        if name.isdigit():
+        if name[0].isdigit():
             name = f"{default}_{name}"
         found[name] = value
         return {"tensor": name}
@@ -50,7 +50,7 @@ def _apart(value: Any, path: str, default: str, found: dict[str, Any]) -> Struct
         fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
         return {"dataclass": [type(value).__name__, {k: inner(k, v) for k, v in fields.items()}]}
     if isinstance(value, tuple) and hasattr(value, "_fields"):
-        fields = value._asdict()
+        fields = {key: getattr(value, key) for key in value._fields}
         return {"namedtuple": [type(value).__name__, {k: inner(k, v) for k, v in fields.items()}]}
     if isinstance(value, collections.abc.Mapping):
         return {"dict": {str(k): inner(k, v) for k, v in value.items()}}

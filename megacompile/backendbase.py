@@ -1,0 +1,123 @@
+"""What a backend is: it lowers a form to an engine, files on disk and a runner."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+from pydantic import BaseModel, ConfigDict
+
+from megacompile.passbase import Fact, Traits
+from megacompile.signature import Signature
+from megacompile.tensors import Feeds
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The resolved target: where the engine will run and with how many threads."""
+
+    device: str
+    threads: int
+    isa: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Availability:
+    """Whether a backend can be used here; if not, the reason and the fix."""
+
+    reason: str | None = None
+    remedy: str | None = None
+
+    @property
+    def yes(self) -> bool:
+        return self.reason is None
+
+
+@dataclass
+class Lowered:
+    """What a backend says about the engine it wrote.
+
+    `precision` is the effective one, pinned. `needs_isa` names instruction sets without which
+    this engine would not run, or would compute something else.
+    """
+
+    precision: str
+    needs_isa: tuple[str, ...] = ()
+    notes: list[str] = field(default_factory=list)
+    emulated: bool = False
+    """The machine computes this precision by converting to a wider one."""
+
+
+class Runner(ABC):
+    """A loaded engine: output leaves by name for input leaves by name."""
+
+    @abstractmethod
+    def run(self, feeds: Feeds) -> Feeds: ...
+
+    def prepare(self, feeds: Feeds) -> Callable[[], Any]:
+        """A call with inputs already in place, for timing: inputs are converted once, outputs
+        stay in the engine's own type, as in anyone's serving loop."""
+        return lambda: self.run(feeds)
+
+    def close(self) -> None:
+        """Give back threads and memory."""
+
+
+class Backend(BaseModel, ABC):
+    """Base of all backends: a frozen object whose fields are its options in the spec."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: ClassVar[str]
+    accepts: ClassVar[tuple[str, ...]]
+    """Names of the forms it can lower."""
+    libraries: ClassVar[tuple[str, ...]]
+    """Distributions whose versions change the engine; they are part of the cache key."""
+
+    def traits(self) -> Traits:
+        return Traits(backend=self.name)
+
+    @abstractmethod
+    def availability(self, target: Machine) -> Availability: ...
+
+    def refusal(self, facts: frozenset[Fact]) -> tuple[str, str] | None:
+        """Why a model with these facts can't be lowered and what to write instead, or None."""
+        return None
+
+    @abstractmethod
+    def compile(self, model: Any, target: Machine, facts: frozenset[Fact], out: Path) -> Lowered:
+        """Write the engine's files into the empty folder `out`.
+
+        Raises:
+            BackendError: the compiler refuses the model; the operator is named.
+        """
+
+    @abstractmethod
+    def load(self, out: Path, target: Machine, signature: Signature) -> Runner: ...
+
+
+def precision_of(facts: frozenset[Fact]) -> str:
+    """The name of the arithmetic a model with these facts asks for."""
+    if Fact.QUANTIZED in facts:
+        return "int8"
+    if Fact.BFLOAT16 in facts:
+        return "bfloat16"
+    return "float16" if Fact.FLOAT16 in facts else "float32"
+
+
+def missing(*libraries: str, extra: str, instead: str) -> Availability:
+    """Available if all distributions are installed; else what is missing and how to install."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    for name in libraries:
+        try:
+            version(name)
+        except PackageNotFoundError:
+            return Availability(
+                reason=f"the package '{name}' is not installed",
+                remedy=f"pip install 'megacompile[{extra}]', or use {instead}",
+            )
+    return Availability()

@@ -1,0 +1,109 @@
+"""The user's Python: `FILE.py:NAME` beside the spec, or `package.module:NAME`."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from megacompile.errors import MegacompileError, ModelError, SpecError, did_you_mean
+
+
+def locate(reference: str, base: Path) -> tuple[Path | None, str]:
+    """The file a reference names (None for a module) and the name inside it; nothing is run.
+
+    Raises:
+        SpecError: no ':' or no such file.
+    """
+    target, _, name = reference.rpartition(":")
+    if not target or not name:
+        raise SpecError(what=f"'{reference}' names no Python object",
+                        expected="FILE.py:NAME or package.module:NAME")  # fmt: skip
+    if not target.endswith(".py"):
+        return None, name
+    path = (base / target).resolve()
+    if not path.is_file():
+        near = did_you_mean(path.name, [p.name for p in path.parent.glob("*.py")])
+        raise SpecError(what=f"no such file '{target}'", expected=f"a Python file in {base}",
+                        remedy=near)  # fmt: skip
+    return path, name
+
+
+def load(reference: str, base: Path) -> Any:
+    """Import the object a reference names.
+
+    A file gets a module name made from its path, the same in every process, so that its classes
+    can be stored and read back.
+
+    Raises:
+        SpecError: no such file, module or name, or the file itself raises while it is read.
+    """
+    path, name = locate(reference, base)
+    target = reference.rpartition(":")[0]
+    try:
+        module = _load_file(path) if path else importlib.import_module(target)
+    except ModuleNotFoundError as error:
+        if path is None and error.name and target.startswith(error.name):
+            raise SpecError(what=f"no Python module '{target}'", cause=str(error),
+                            remedy="install it, or write FILE.py:NAME") from error  # fmt: skip
+        raise _user_fault(f"'{target}' can't be imported", error, SpecError) from error
+    except Exception as error:
+        raise _user_fault(f"'{target}' raises while it is imported", error, SpecError) from error
+    if not hasattr(module, name):
+        public = [n for n in vars(module) if not n.startswith("_")]
+        raise SpecError(what=f"'{target}' has no '{name}'", remedy=did_you_mean(name, public))
+    return getattr(module, name)
+
+
+def _load_file(path: Path) -> Any:
+    module_name = "megacompile_user_" + "_".join(path.with_suffix("").parts[1:]).replace("-", "_")
+    if module_name in sys.modules:
+        return sys.modules[module_name]
+    spec = importlib.util.spec_from_file_location(module_name, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[module_name] = module
+    # Files beside it can be imported by their own names, as when it is run as a script.
+    sys.path.insert(0, str(path.parent))
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[module_name]
+        raise
+    finally:
+        sys.path.remove(str(path.parent))
+    return module
+
+
+def call(what: str, hook: Callable[..., Any], *arguments: Any,
+         leaf: type[MegacompileError] = ModelError) -> Any:  # fmt: skip
+    """Call a user's hook; what it raises becomes one error that names the user's own line.
+
+    Raises:
+        MegacompileError: of the given leaf, from the hook's exception.
+    """
+    try:
+        return hook(*arguments)
+    except MegacompileError:
+        raise
+    except Exception as error:
+        raise _user_fault(f"{what} raises", error, leaf) from error
+
+
+def _user_fault(what: str, error: Exception, leaf: type[MegacompileError]) -> MegacompileError:
+    ours = str(Path(__file__).parent)
+    frames = [f for f in traceback.extract_tb(error.__traceback__)
+              if not f.filename.startswith((ours, "<"))]  # fmt: skip
+    own = [f for f in frames if "site-packages" not in f.filename and "importlib" not in f.filename]
+    frame = (own or frames or [None])[-1]
+    message = str(error).strip().splitlines()
+    where = f"{frame.filename}:{frame.lineno}" if frame else None
+    if isinstance(error, SyntaxError) and error.filename:
+        where = f"{error.filename}:{error.lineno}"
+    return leaf(what=what, where=where,
+                cause=f"{type(error).__name__}: {message[0] if message else ''}".rstrip(": "),
+                remedy="mend it there; the rest of the build waits for it")  # fmt: skip

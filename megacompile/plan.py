@@ -1,0 +1,394 @@
+"""The planner: which steps each candidate takes, found and checked before anything is imported.
+
+Pure: it reads pass classes and the spec, never a model. A candidate's plan is the shortest path
+from the source's form to a form its backend accepts, through the user's passes in their order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import networkx as nx
+from pydantic import ValidationError
+
+from megacompile import registry
+from megacompile.backendbase import Backend, Machine
+from megacompile.errors import MegacompileError, PlanError, SpecError, did_you_mean
+from megacompile.passbase import Effect, Fact, Pass, Traits, consumes, produces
+from megacompile.spec.load import Loaded, translate
+from megacompile.spec.models import Item, Spec
+from megacompile.spec.positions import Path as DataPath
+
+SOURCE_FORMS = {"python": "Eager", "onnx": "Onnx", "exported": "Exported",
+                "torchscript": "Scripted"}  # fmt: skip
+EAGER_BASELINES = ("eager", "torch.compile")
+
+
+@dataclass(frozen=True)
+class PlannedStep:
+    """One pass with all options settled, and the form after it."""
+
+    pass_: Pass[Any, Any]
+    form: str
+    inserted: bool
+    where: str | None = None
+
+
+@dataclass(frozen=True)
+class CandidatePlan:
+    """The steps of one candidate; `unavailable` says why it can't be built here."""
+
+    name: str
+    variant: str
+    backend: Backend
+    steps: tuple[PlannedStep, ...]
+    facts: frozenset[Fact]
+    form: str
+    unavailable: str | None = None
+    remedy: str | None = None
+
+    @property
+    def effect(self) -> Effect:
+        """The weakest promise on the way."""
+        effects = [step.pass_.promised() for step in self.steps]
+        return max(effects, key=lambda e: e.rank, default=Effect.EXACT)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a build will do: candidates in the spec's order, then plain baselines."""
+
+    spec: Spec
+    target: Machine
+    candidates: tuple[CandidatePlan, ...]
+    baselines: tuple[str, ...]
+    lowered_baselines: tuple[CandidatePlan, ...]
+
+
+@dataclass(frozen=True)
+class _PassItem:
+    """A pass of the spec after its name and options were checked: one instance per form."""
+
+    label: str
+    where: str
+    instances: tuple[Pass[Any, Any], ...]
+
+
+@dataclass(frozen=True)
+class _State:
+    layer: int
+    form: str
+    facts: frozenset[Fact]
+
+
+
+
+def source_facts(spec: Spec, quantized: bool = False) -> frozenset[Fact]:
+    """What is known of a model before any pass."""
+    if quantized:
+        return frozenset({Fact.QUANTIZED})
+    facts = {Fact.FLOAT32_WEIGHTS, Fact.UNQUANTIZED}
+    if spec.model.kind == "python":
+        facts.add(Fact.TRAINABLE)
+    return frozenset(facts)
+
+
+def make_plan(loaded: Loaded, target: Callable[[Spec], Machine], quantized: bool = False) -> Plan:
+    """Resolve a spec into steps.
+
+    `target` settles device, threads and instruction sets; `quantized` says that an ONNX source
+    holds quantized weights already.
+
+    Raises:
+        Problems, SpecError, PlanError: everything that is wrong, of all candidates, at once.
+    """
+    from megacompile.errors import raise_all
+
+    problems: list[MegacompileError] = list(loaded.problems)
+    items = _Items(loaded, problems)
+    common = items.passes(loaded.sections.get("passes") or [], ("passes",))
+    raw_variants = loaded.sections.get("variants") or {}
+    default = items.backends(loaded.sections.get("backends"), ("backends",))
+    routes: list[tuple[str, list[_PassItem], list[tuple[Backend, str]]]] = []
+    for name, variant in raw_variants.items():
+        own = items.passes(variant.passes, ("variants", name, "passes"))
+        backends = items.backends(variant.backends, ("variants", name, "backends"))
+        routes.append((name, common + own, backends or default))
+    if not raw_variants:
+        routes.append(("default", common, default))
+    baselines = _baselines(loaded, problems)
+    if loaded.spec is None or problems:
+        raise_all(problems)
+    spec = loaded.spec
+    assert spec is not None
+    machine = target(spec)
+
+    candidates: list[CandidatePlan] = []
+    for variant, passes, backends in routes:
+        for backend, where in backends:
+            name = f"{variant}/{backend.name}"
+            if name in {c.name for c in candidates}:
+                problems.append(PlanError(what=f"candidate '{name}' stands twice", where=where,
+                                          remedy="give the variants different names")
+                                )  # fmt: skip
+                continue
+            found = _route(spec, machine, name, variant, passes, backend, where, quantized)
+            if isinstance(found, CandidatePlan):
+                candidates.append(found)
+            else:
+                problems.append(found)
+    lowered: list[CandidatePlan] = []
+    for name in baselines:
+        if name in EAGER_BASELINES:
+            continue
+        backend = registry.backend_class(name)()
+        found = _route(spec, machine, name, "", [], backend,
+                       loaded.document.where(("benchmark", "baselines")), quantized)  # fmt: skip
+        if isinstance(found, CandidatePlan):
+            lowered.append(found)
+        else:
+            problems.append(found)
+    problems += _calibration_problems(loaded, spec, candidates)
+    raise_all(problems)
+    return Plan(spec, machine, tuple(candidates), tuple(baselines), tuple(lowered))
+
+
+def _calibration_problems(
+    loaded: Loaded, spec: Spec, candidates: list[CandidatePlan]
+) -> Iterator[PlanError]:
+    if spec.data.calibration is not None:
+        return
+    seen: set[str | None] = set()
+    for candidate in candidates:
+        for step in candidate.steps:
+            if step.pass_.needs_calibration() and step.where not in seen:
+                seen.add(step.where)
+                yield PlanError(
+                    what=f"'{step.pass_.name}' needs calibration data under these options",
+                    where=step.where,
+                    expected="data.calibration: {python: FILE.py:NAME, samples: N}",
+                    got="no data.calibration",
+                    remedy="add it, or choose a method that needs none (dynamic, weight-only)",
+                )
+
+
+class _Items:
+    """Names and options of passes and backends, checked once each, faults with their line."""
+
+    def __init__(self, loaded: Loaded, problems: list[MegacompileError]) -> None:
+        self.loaded, self.problems = loaded, problems
+
+    def passes(self, items: list[Item], path: DataPath) -> list[_PassItem]:
+        found = []
+        for index, item in enumerate(items):
+            here = (*path, index)
+            where = self.loaded.document.where(here)
+            try:
+                classes = registry.pass_classes(item.name, self.loaded.base)
+            except MegacompileError as error:
+                error.where = where if error.where is None else error.where
+                if error.where != where:
+                    error.what = f"{where}: {error.what}"
+                self.problems.append(error)
+                continue
+            instances = self._instances(classes, item, here)
+            if instances:
+                found.append(_PassItem(item.name, where, tuple(instances)))
+        return found
+
+    def backends(self, items: list[Item] | None, path: DataPath) -> list[tuple[Backend, str]]:
+        found: list[tuple[Backend, str]] = []
+        for index, item in enumerate(items or []):
+            here = (*path, index)
+            where = self.loaded.document.where(here)
+            try:
+                cls = registry.backend_class(item.name)
+            except MegacompileError as error:
+                error.where = where
+                self.problems.append(error)
+                continue
+            found += [(b, where) for b in self._instances([cls], item, here)]
+        return found
+
+    def _instances(self, classes: list[Any], item: Item, path: DataPath) -> list[Any]:
+        """Instances of all classes of a name; faults are those of the first class."""
+        instances = []
+        for number, cls in enumerate(classes):
+            try:
+                instances.append(cls.model_validate(item.options))
+            except ValidationError as error:
+                if number == 0:
+                    self.problems += translate(
+                        error, self.loaded.document, (*path, item.name), cls
+                    )
+        return instances
+
+
+def _baselines(loaded: Loaded, problems: list[MegacompileError]) -> list[str]:
+    benchmark, model = loaded.sections.get("benchmark"), loaded.sections.get("model")
+    if benchmark is None or model is None:
+        return []
+    torch_source = model.kind != "onnx"
+    if benchmark.baselines is None:
+        return list(EAGER_BASELINES) if torch_source else ["onnxruntime"]
+    known = [*EAGER_BASELINES, *registry.backend_table()]
+    for index, name in enumerate(benchmark.baselines):
+        where = loaded.document.where(("benchmark", "baselines", index))
+        if name not in known:
+            problems.append(SpecError(what=f"unknown baseline '{name}'", where=where,
+                                      remedy=did_you_mean(name, known)))  # fmt: skip
+        elif name in EAGER_BASELINES and not torch_source:
+            problems.append(SpecError(what=f"baseline '{name}' needs a PyTorch model", where=where,
+                                      got="an ONNX file", remedy="use onnxruntime or openvino")
+                            )  # fmt: skip
+        elif benchmark.baselines.index(name) != index:
+            problems.append(SpecError(what=f"baseline '{name}' stands twice", where=where))
+    if not benchmark.baselines:
+        problems.append(SpecError(what="no baseline", remedy="name one, or leave the key out",
+                                  where=loaded.document.where(("benchmark", "baselines"))))
+    return list(benchmark.baselines)
+
+
+def _route(
+    spec: Spec, machine: Machine, name: str, variant: str, passes: list[_PassItem],
+    backend: Backend, where: str, quantized: bool,
+) -> CandidatePlan | PlanError:  # fmt: skip
+    traits = backend.traits()
+    start = _State(0, SOURCE_FORMS[spec.model.kind], source_facts(spec, quantized))
+    graph = _reachable(start, passes, traits)
+    goals = [s for s in graph if s.layer == len(passes) and s.form in backend.accepts]
+    allowed = [s for s in goals if backend.refusal(s.facts) is None]
+    if not allowed:
+        return _clash(start, passes, backend, graph, goals, name, where)
+    lengths, paths = nx.single_source_dijkstra(graph, start)
+    goal = min(allowed, key=lambda s: (lengths[s], backend.accepts.index(s.form)))
+    path = paths[goal]
+    steps = tuple(graph.edges[a, b]["step"] for a, b in zip(path, path[1:], strict=False))
+    available = backend.availability(machine)
+    reason, remedy = available.reason, available.remedy
+    for step in steps:
+        absent = step.pass_.missing_libraries()
+        if absent and reason is None:
+            reason = f"pass '{step.pass_.name}' needs {', '.join(absent)}, not installed"
+            remedy = "pip install 'megacompile[all]'"
+    return CandidatePlan(name, variant, backend, steps, goal.facts, goal.form, reason, remedy)
+
+
+def _reachable(start: _State, passes: list[_PassItem], traits: Traits) -> nx.DiGraph[_State]:
+    graph: nx.DiGraph[_State] = nx.DiGraph()
+    graph.add_node(start)
+    waiting = [start]
+    while waiting:
+        state = waiting.pop()
+        for step, after, weight in _edges(state, passes, traits):
+            if after not in graph:
+                waiting.append(after)
+            if not graph.has_edge(state, after):
+                graph.add_edge(state, after, step=step, weight=weight)
+    return graph
+
+
+def _edges(
+    state: _State, passes: list[_PassItem], traits: Traits
+) -> Iterator[tuple[PlannedStep, _State, float]]:
+    if state.layer < len(passes):
+        item = passes[state.layer]
+        for instance in item.instances:
+            resolved = instance.resolve(traits)
+            if _why_not(resolved, state, traits) is None:
+                step = PlannedStep(resolved, produces(type(resolved)), False, item.where)
+                yield step, _after(state, resolved, state.layer + 1), 1.0
+    for cls in registry.conversions():
+        resolved = cls().resolve(traits)
+        if _why_not(resolved, state, traits) is None:
+            step = PlannedStep(resolved, produces(cls), True)
+            # Early conversions are preferred: passes then work on the form that is lowered.
+            yield step, _after(state, resolved, state.layer), 1.0 + 0.01 * state.layer
+
+
+def _after(state: _State, pass_: Pass[Any, Any], layer: int) -> _State:
+    facts = (state.facts - pass_.invalidates) | pass_.provided()
+    return _State(layer, produces(type(pass_)), facts)
+
+
+def _why_not(pass_: Pass[Any, Any], state: _State, traits: Traits) -> str | None:
+    if consumes(type(pass_)) != state.form:
+        return f"works on {consumes(type(pass_))}, not on {state.form}"
+    lacking = pass_.requires - state.facts
+    if lacking:
+        return "needs a model that is " + ", ".join(sorted(f.value for f in lacking))
+    return pass_.refusal(traits)
+
+
+def _clash(
+    start: _State, passes: list[_PassItem], backend: Backend, graph: nx.DiGraph[_State],
+    goals: list[_State], name: str, where: str,
+) -> PlanError:  # fmt: skip
+    """Which two steps don't fit together, why, and what to write instead."""
+    if goals:
+        reason, remedy = backend.refusal(goals[0].facts) or ("", "")
+        return PlanError(what=f"candidate '{name}' is impossible: {reason}", where=where,
+                         remedy=remedy)  # fmt: skip
+    last = max(state.layer for state in graph)
+    reached = [state for state in graph if state.layer == last]
+    forms = sorted({state.form for state in reached})
+    if last == len(passes):
+        return PlanError(
+            what=f"candidate '{name}': backend '{backend.name}' can't take the model",
+            where=where,
+            expected=" or ".join(backend.accepts),
+            got=" or ".join(forms) + (f" after '{passes[-1].label}'" if passes else ""),
+            cause=_conversion_reason(reached, backend.accepts, backend.traits()),
+            remedy=_other_backends(reached),
+        )
+    item = passes[last]
+    reasons: list[str] = []
+    for instance in item.instances:
+        resolved = instance.resolve(backend.traits())
+        for state in reached:
+            reason = _why_not(resolved, state, backend.traits())
+            if reason and reason not in reasons:
+                reasons.append(reason)
+    culprit = _culprit(item, passes[:last], reached)
+    before = f" after '{culprit.label}'" if culprit else ""
+    return PlanError(
+        what=f"candidate '{name}': pass '{item.label}' can't run{before}",
+        where=item.where,
+        cause=f"'{item.label}' " + "; ".join(reasons),
+        got=f"the model is {' or '.join(forms)} there",
+        remedy=f"put '{item.label}' before '{culprit.label}', or leave one of them out"
+        if culprit
+        else f"leave '{item.label}' out of this variant, or use another backend",
+    )
+
+
+def _culprit(item: _PassItem, before: list[_PassItem], reached: list[_State]) -> _PassItem | None:
+    """The latest earlier pass that ended what this one needs."""
+    facts = frozenset[Fact]().union(*(s.facts for s in reached))
+    lacking = frozenset[Fact]().union(*(i.requires for i in item.instances)) - facts
+    for earlier in reversed(before):
+        if any(instance.invalidates & lacking for instance in earlier.instances):
+            return earlier
+    return before[-1] if before and not lacking else None
+
+
+def _conversion_reason(
+    reached: list[_State], accepts: tuple[str, ...], traits: Traits
+) -> str | None:
+    for cls in registry.conversions():
+        if produces(cls) in accepts:
+            for state in reached:
+                if consumes(cls) == state.form:
+                    reason = _why_not(cls(), state, traits)
+                    if reason:
+                        return f"conversion '{cls.name}' {reason}"
+    return f"no conversion leads to {' or '.join(accepts)}"
+
+
+def _other_backends(reached: list[_State]) -> str | None:
+    forms = {s.form for s in reached}
+    fitting = [name for name in registry.backend_table()
+               if forms & set(registry.backend_class(name).accepts)]  # fmt: skip
+    return f"use one of: {', '.join(fitting)}" if fitting else None
