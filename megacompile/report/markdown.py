@@ -1,0 +1,196 @@
+"""`report.md`: the verdict and the figures that a reviewer needs in a pull request."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from megacompile.report import format as fmt
+from megacompile.report import summary
+from megacompile.report.model import Point, Report, Step
+
+SHOWN_ROWS = 20
+SHOWN_FAILING = 12
+SHOWN_STEPS = 12
+SHOWN_WARNINGS = 8
+SHOWN_POINTS = 4
+SHOWN_TEXT = 240
+
+SPECIAL = re.compile(r"([\\`*_{}\[\]<>|#~$@!])")
+
+
+def text(value: str, length: int = SHOWN_TEXT) -> str:
+    """User text on one line, with nothing left that Markdown or HTML would act on."""
+    flat = fmt.clipped(" ".join(value.split()), length)
+    escaped = SPECIAL.sub(r"\\\1", flat.replace("&", "&amp;"))
+    escaped = escaped.replace("\\<", "&lt;").replace("\\>", "&gt;")
+    return escaped.replace("://", ":&#47;&#47;")
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]], right: int) -> list[str]:
+    """A table whose columns from number `right` on are aligned to the right."""
+    rule = ["---" if at < right else "---:" for at in range(len(head))]
+    return ["| " + " | ".join(cells) + " |" for cells in (head, rule, *rows)]
+
+
+def details(title: str, lines: Sequence[str]) -> list[str]:
+    """A folded part."""
+    return [f"<details><summary>{title}</summary>", "", *lines, "", "</details>"]
+
+
+def render_markdown(report: Report) -> str:
+    """The report as a short Markdown page."""
+    sign, words = summary.VERDICT_SIGNS[report.verdict], summary.VERDICT_WORDS[report.verdict]
+    lines = [f"### {sign} {text(report.name)}: {words}", "", text(report.sentence, 600), ""]
+    if summary.withheld(report):
+        lines += ["> **Speed-ups are withheld:** the first baseline raced against itself and "
+                  "differed by more than its own interval allows.", ""]  # fmt: skip
+    for warning in report.warnings[:SHOWN_WARNINGS]:
+        lines += [f"> **Warning:** {text(warning)}", ""]
+    rest = fmt.more(len(report.warnings), SHOWN_WARNINGS, "warning")
+    lines += [f"> {rest}", ""] if rest else []
+    lines += _engines(report)
+    lines += _failing(report)
+    lines += _others(report)
+    lines += _changed(report)
+    lines += _latencies(report)
+    lines += _provenance(report)
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _engines(report: Report) -> list[str]:
+    entries = summary.entries(report)
+    points = summary.all_points(report)
+    if not entries:
+        return ["The spec names no candidate and no baseline.", ""]
+    names = summary.metric_names(report)[:2]
+    head = ["engine", "status", "p50", "speed-up, 95 %", *map(text, names), "size", "memory"]
+    rows = []
+    for entry in entries[:SHOWN_ROWS]:
+        one, point = entry.engine, summary.first_point(report, entry.engine)
+        status = "baseline" if entry.is_baseline and one.status == "built" else ""
+        name = f"**{text(one.name)}**" if entry.winner else text(one.name)
+        rows.append([
+            name,
+            "**winner**" if entry.winner else status or summary.STATUS_WORDS[one.status],
+            fmt.milliseconds(point.latency_ms.p50 if point else None),
+            fmt.speedup(point.speedup if point else None),
+            *(fmt.metric(one.metric.get(metric)) for metric in names),
+            fmt.size(one.size_bytes),
+            fmt.megabytes(point.peak_memory_mb if point else None),
+        ])  # fmt: skip
+    lines = table(head, rows, 2)
+    notes = [fmt.more(len(entries), SHOWN_ROWS, "engine")]
+    if points:
+        notes.append(f"Measured at {text(fmt.dims(points[0]))}.")
+    if not report.baselines:
+        notes.append("No baseline was measured, so there is no speed-up.")
+    winner = summary.winner(report)
+    for change in summary.metric_changes(report, winner) if winner else []:
+        notes.append(f"{text(change.name)}: {summary.change_text(change)}.")
+    return [*lines, "", " ".join(note for note in notes if note), ""]
+
+
+def _failing(report: Report) -> list[str]:
+    found = [
+        f"- {text(one.name)}: **{text(gate.name)}** is {fmt.trimmed(gate.value, 4)}, limit "
+        f"{fmt.trimmed(gate.limit, 4)}" + (f" ({text(gate.note)})" if gate.note else "")
+        for one in summary.ordered(report)
+        for gate in one.gates
+        if not gate.passed
+    ]
+    if not found:
+        return ["All gates of the winner pass.", ""] if summary.winner(report) else []
+    rest = fmt.more(len(found), SHOWN_FAILING, "gate")
+    tail = [f"- {rest}"] if rest else []
+    return ["**Gates that fail**", "", *found[:SHOWN_FAILING], *tail, ""]
+
+
+def _others(report: Report) -> list[str]:
+    lines = []
+    for one in summary.ordered(report):
+        reason = summary.explanation(one)
+        if one.name == report.winner or one.status == "built" or not reason:
+            continue
+        step = f" at {text(one.failed_step)}" if one.failed_step else ""
+        remedy = f" To do: {text(one.remedy)}" if one.remedy else ""
+        status = summary.STATUS_WORDS[one.status]
+        lines.append(f"- {text(one.name)}, {status}{step}: {text(reason).rstrip('.')}.{remedy}")
+    rest = fmt.more(len(lines), SHOWN_ROWS, "candidate")
+    shown = lines[:SHOWN_ROWS] + ([f"- {rest}"] if rest else [])
+    return ["**Did not qualify**", "", *shown, ""] if lines else []
+
+
+def _changed(report: Report) -> list[str]:
+    one = summary.winner(report) or next(iter(summary.ordered(report)), None)
+    if one is None or not summary.all_steps(one):
+        return []
+    shown = one.steps[:SHOWN_STEPS]
+    steps = [*shown, *([one.lowering] if one.lowering else [])]
+    rest = fmt.more(len(one.steps), len(shown), "step")
+    lines = [*table(["step", "form", "sites", "size", "worst cosine", "time"],
+                    map(_step, steps), 3), *(["", rest] if rest else [])]  # fmt: skip
+    return details(f"What each pass did: {text(one.name)}", lines)
+
+
+def _step(step: Step) -> list[str]:
+    marks = [word for word, on in (("inserted", step.inserted), ("cached", step.cached)) if on]
+    sites = step.sites
+    return [
+        text(step.pass_) + (f" ({', '.join(marks)})" if marks else ""),
+        text(step.form),
+        f"{sites.changed:,} of {fmt.plural(sites.matched, text(sites.kind))}" if sites else "",
+        fmt.size(step.size_bytes) if step.size_bytes is not None else "",
+        fmt.trimmed(step.error.cosine_min, 7) if step.error else "",
+        fmt.seconds(step.seconds),
+    ]
+
+
+def _latencies(report: Report) -> list[str]:
+    points = summary.all_points(report)
+    if len(points) < 2:
+        return []
+    entries = [entry for entry in summary.entries(report) if entry.engine.points]
+    rows = []
+    for entry in entries[:SHOWN_ROWS]:
+        found = [summary.point_at(entry.engine, dims) for dims in points[:SHOWN_POINTS]]
+        rows.append([text(entry.name), *map(_latency, found)])
+    head = ["engine", *(text(fmt.dims(dims)) for dims in points[:SHOWN_POINTS])]
+    rest = fmt.more(len(entries), SHOWN_ROWS, "engine")
+    left = fmt.more(len(points), SHOWN_POINTS, "point")
+    lines = [*table(head, rows, 1), *(["", " ".join((rest, left)).strip()] if rest or left else [])]
+    return details("Latency and speed-up at every point", lines)
+
+
+def _latency(point: Point | None) -> str:
+    if point is None:
+        return fmt.MISSING
+    latency = point.latency_ms
+    spread = f"{fmt.milliseconds(latency.p50)} (p95 {fmt.milliseconds(latency.p95)})"
+    return spread + (f", {fmt.speedup(point.speedup)}" if point.speedup else "")
+
+
+def _provenance(report: Report) -> list[str]:
+    here, source = report.environment, report.provenance
+    versions = ", ".join(f"{text(k)} {text(v)}" for k, v in list(here.versions.items())[:20])
+    lines = [
+        f"- Machine: {text(here.machine)}, {fmt.plural(here.threads, 'thread')}, "
+        f"{text(here.system)}, Python {text(here.python)}",
+        f"- Versions: {versions or fmt.MISSING}",
+        f"- Command: {text(source.command)}, commit {text(source.commit or fmt.MISSING)}, "
+        f"seed {source.seed}",
+        f"- Spec: {text(source.spec_path)}, SHA-256 {text(source.spec_sha256)}",
+    ]
+    more = []
+    if report.aa_check:
+        one = report.aa_check
+        word = "passed" if one.passed else "did not pass"
+        low, high = fmt.number(one.low, 4), fmt.number(one.high, 4)
+        more.append(f"A/A check {word}: {fmt.number(one.ratio, 4)} [{low}, {high}]")
+    if report.ceiling and fmt.present(report.ceiling.reached):
+        reached = fmt.percent(report.ceiling.reached, 2)
+        more.append(f"the winner reaches {reached} of this machine's limit")
+    if report.build_seconds:
+        more.append(f"built in {fmt.seconds(report.build_seconds.total)}")
+    lines += ["- " + "; ".join(more)] if more else []
+    return details("Environment and provenance", lines)
