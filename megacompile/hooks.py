@@ -99,7 +99,7 @@ def _user_fault(what: str, error: Exception, leaf: type[MegacompileError]) -> Me
     frames = [f for f in traceback.extract_tb(error.__traceback__)
               if not f.filename.startswith((ours, "<"))]  # fmt: skip
     own = [f for f in frames if "site-packages" not in f.filename and "importlib" not in f.filename]
-    frame = (own or frames or [None])[-1]
+    frame = next(reversed(own or frames), None)
     message = str(error).strip().splitlines()
     where = f"{frame.filename}:{frame.lineno}" if frame else None
     if isinstance(error, SyntaxError) and error.filename:

@@ -7,7 +7,7 @@ from the source's form to a form its backend accepts, through the user's passes 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import networkx as nx
@@ -262,9 +262,9 @@ def _route(
     allowed = [s for s in goals if backend.refusal(s.facts) is None]
     if not allowed:
         return _clash(start, passes, backend, graph, goals, name, where)
-    lengths, paths = nx.single_source_dijkstra(graph, start)
+    lengths: dict[_State, float] = nx.single_source_dijkstra_path_length(graph, start)
     goal = min(allowed, key=lambda s: (lengths[s], backend.accepts.index(s.form)))
-    path = paths[goal]
+    path: list[_State] = nx.dijkstra_path(graph, start, goal)
     steps = tuple(graph.edges[a, b]["step"] for a, b in zip(path, path[1:], strict=False))
     available = backend.availability(machine)
     reason, remedy = available.reason, available.remedy
@@ -348,9 +348,9 @@ def _clash(
     for instance in item.instances:
         resolved = instance.resolve(backend.traits())
         for state in reached:
-            reason = _why_not(resolved, state, backend.traits())
-            if reason and reason not in reasons:
-                reasons.append(reason)
+            why = _why_not(resolved, state, backend.traits())
+            if why and why not in reasons:
+                reasons.append(why)
     culprit = _culprit(item, passes[:last], reached)
     before = f" after '{culprit.label}'" if culprit else ""
     return PlanError(

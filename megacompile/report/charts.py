@@ -43,14 +43,15 @@ class Chart:
     rest: str = ""
 
 
-def axis(scale: svg.Scale, label: Callable[[float], str], title: str) -> Markup:
+def axis(scale: svg.Scale, label: Callable[[str], str], title: str) -> Markup:
     """The labelled ticks under a chart's rows."""
     marks = []
-    for tick in scale.ticks():
+    labels = [label(text) for text in svg.tick_texts(scale)]
+    for tick, text in zip(scale.ticks(), labels, strict=True):
         at = scale.at(tick)
         anchor = "start" if at < 4 else "end" if at > 94 else "middle"
-        marks.append(svg.text(at, 12, label(tick), "tick", anchor))
-    return svg.drawing(title, "Axis: " + ", ".join(label(tick) for tick in scale.ticks()), 16,
+        marks.append(svg.text(at, 12, text, "tick", anchor))
+    return svg.drawing(title, "Axis: " + ", ".join(labels), 16,
                        *marks)  # fmt: skip
 
 
@@ -64,12 +65,17 @@ def interval(
 ) -> list[Markup]:
     """A dot with a whisker; the winner's dot is larger, a baseline's is hollow."""
     ends = [low, high] if caps else [high]
+    radius = (4.5 if caps else 6.5) if tone == "winner" else (3.5 if caps else 5)
     return [
         svg.line(scale.at(low), MIDDLE, scale.at(high), MIDDLE, f"whisker {tone}"),
-        *(svg.line(scale.at(x), MIDDLE - 5, scale.at(x), MIDDLE + 5, f"whisker {tone}")
-          for x in ends),
-        svg.circle(scale.at(middle), MIDDLE, 6.5 if tone == "winner" else 5, f"dot {tone}"),
-    ]  # fmt: skip
+        *(
+            svg.line(scale.at(x), MIDDLE - 6, scale.at(x), MIDDLE + 6, f"whisker {tone}")
+            for x in ends
+        ),
+        svg.circle(
+            scale.at(middle), MIDDLE, radius, f"dot {tone} small" if caps else f"dot {tone}"
+        ),
+    ]
 
 
 def latency_chart(report: Report, dims: dict[str, int]) -> Chart | None:
@@ -90,9 +96,9 @@ def latency_chart(report: Report, dims: dict[str, int]) -> Chart | None:
         )  # fmt: skip
         rows.append(Row(entry.key, entry.name, entry.tone, plot, value, note))
     return Chart(
-        f"Latency at {fmt.dims(dims)}",
+        "Latency",
         "Dot: median (p50). Whisker: up to p95. Left is faster." + _log_note(scale),
-        rows, axis(scale, tick_milliseconds, "Latency"), fmt.more(len(found), SHOWN_ROWS, "engine"),
+        rows, axis(scale, lambda x: x + " ms", "Latency"), fmt.more(len(found), SHOWN_ROWS, "engine"),
     )  # fmt: skip
 
 
@@ -115,10 +121,10 @@ def speedup_chart(report: Report, dims: dict[str, int]) -> Chart | None:
         note = fmt.bounds(ratio)
         rows.append(Row(entry.key, entry.name, entry.tone, plot, fmt.times(ratio.median), note))
     return Chart(
-        f"Speed-up at {fmt.dims(dims)}",
+        "Speed-up",
         f"Times faster than {base.name}; whisker: 95 % interval. Dashed line: 1×, as fast as "
         f"{base.name}. Right is faster." + _log_note(scale),
-        rows, axis(scale, lambda x: fmt.trimmed(x) + "×", "Speed-up"),
+        rows, axis(scale, lambda x: x + "×", "Speed-up"),
         fmt.more(len(found), SHOWN_ROWS, "engine"),
     )  # fmt: skip
 
@@ -151,10 +157,10 @@ def distribution_chart(report: Report, dims: dict[str, int]) -> Chart | None:
         rows.append(Row(entry.key, entry.name, entry.tone, plot, value,
                         f"{fmt.times(latency.p99 / latency.p50)} its median"))  # fmt: skip
     return Chart(
-        f"Spread at {fmt.dims(dims)}",
+        f"At {fmt.dims(dims)}",
         "Each engine's latencies over its own median (dashed). Narrow is steady; a tail to the "
         "right is jitter.",
-        rows, axis(scale, lambda x: fmt.trimmed(x) + "×", "Latency over its median"),
+        rows, axis(scale, lambda x: x + "×", "Latency over its median"),
         fmt.more(len(found), SHOWN_ROWS, "engine"),
     )  # fmt: skip
 
@@ -212,11 +218,6 @@ def share_chart(
         note = "the winner's" if name == marked else fmt.percent(share, 2)
         rows.append(Row("", name, tone, plot, label(value), note))
     return Chart(title, caption, rows)
-
-
-def tick_milliseconds(value: float) -> str:
-    """A tick of a latency axis."""
-    return f"{fmt.trimmed(value)} ms"
 
 
 def _at_point(report: Report, dims: dict[str, int]) -> list[tuple[Entry, Point]]:

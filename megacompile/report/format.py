@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from datetime import UTC, datetime
 
 from megacompile.report.model import Metric, Ratio
 
@@ -138,6 +139,16 @@ def more(total: int, shown: int, word: str) -> str:
     """What a capped list leaves out: `and 12 more sites`; empty when nothing is left out."""
     rest = total - shown
     return f"and {rest:,} more {word if rest == 1 else word + 's'}" if rest > 0 else ""
+
+
+def moment(stamp: str) -> str:
+    """An ISO time to the minute, in UTC; any other text as it is."""
+    try:
+        when = datetime.fromisoformat(stamp)
+    except ValueError:
+        return stamp
+    zone = "" if when.tzinfo is None else " UTC"
+    return (when.astimezone(UTC) if zone else when).strftime("%Y-%m-%d %H:%M") + zone
 
 
 def clipped(text: str, length: int) -> str:

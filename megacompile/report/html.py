@@ -47,7 +47,7 @@ class GateTable:
     """Every gate of every candidate; a candidate without a gate has none in that column."""
 
     names: list[str]
-    rows: list[tuple[str, str, list[Gate | None]]]
+    rows: list[tuple[summary.Entry, list[Gate | None]]]
 
 
 def render_html(report: Report) -> str:
@@ -165,7 +165,7 @@ def gate_table(report: Report) -> GateTable | None:
     for entry, one in judged:
         if one.gates:
             found = {gate.name: gate for gate in one.gates}
-            rows.append((entry.key, entry.name, [found.get(name) for name in names]))
+            rows.append((entry, [found.get(name) for name in names]))
     return GateTable(names, rows)
 
 

@@ -165,7 +165,9 @@ def last_error(candidate: Candidate) -> ErrorRecord | None:
 
 
 def worst_cosine(candidate: Candidate) -> float | None:
-    """The cosine of the worst sample at the end of the plan."""
+    """The cosine of the worst sample at the end of the plan; none when it was not reached."""
+    if candidate.status not in ("built", "outside_budget"):
+        return None
     error = last_error(candidate)
     return error.cosine_min if error and fmt.present(error.cosine_min) else None
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
+from megacompile.report import format as fmt
+
 LEFT, RIGHT = 1.5, 98.5
 
 
@@ -89,6 +91,15 @@ class Scale:
     def ticks(self) -> list[float]:
         """Four to six round values inside the scale."""
         return _log_ticks(self) if self.logarithmic else _linear_ticks(self)
+
+
+def tick_texts(scale: Scale) -> list[str]:
+    """The ticks' labels; on a linear scale all with the same number of decimals."""
+    texts = [fmt.trimmed(tick, 6) for tick in scale.ticks()]
+    if scale.logarithmic:
+        return texts
+    decimals = max((len(text.partition(".")[2]) for text in texts), default=0)
+    return [f"{tick:,.{decimals}f}".replace("-", fmt.MINUS) for tick in scale.ticks()]
 
 
 def fitted(values: list[float], *, zero: bool = True, log_beyond: float = 20.0) -> Scale:

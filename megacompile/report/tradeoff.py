@@ -13,6 +13,8 @@ from megacompile.report.summary import Z95, Entry, entries, metric_names, worst_
 
 HEIGHT = 280
 TOP, BOTTOM = 16, HEIGHT - 40
+RADIUS = 11
+NEAR = 2.5
 
 
 @dataclass(frozen=True)
@@ -45,12 +47,14 @@ def tradeoff(report: Report) -> Tradeoff | None:
     quality = names[0] if names else "cosine of the worst sample"
     across = svg.fitted([float(mark.size) for mark in marks], log_beyond=40)
     up = svg.fitted([y for mark in marks for y in _ends(mark)], zero=False, log_beyond=1e9)
-    shapes = [*_frame(across, up), *(shape for mark in reversed(marks)
-                                     for shape in _drawn(mark, across, up))]  # fmt: skip
+    shifts = _shifts(marks, across, up)
+    drawn = [_drawn(mark, across, up, shift) for mark, shift in zip(marks, shifts, strict=True)]
+    shapes = [*_frame(across, up), *reversed(drawn)]
     words = "; ".join(f"{m.entry.name}: {fmt.size(m.size)}, {m.text}" for m in marks[:30])
     return Tradeoff(
         f"{quality} against size",
-        "Whisker: 95 % interval of the sampling error. Left is smaller." if names
+        "Whisker: 95 % interval of the sampling error. Left is smaller. Marks at the same place "
+        "are drawn side by side." if names
         else "No metric was given, so this is the cosine of the worst sample against the "
         "original's outputs. Left is smaller.",
         svg.drawing(f"{quality} against size", words, HEIGHT, *shapes), marks,
@@ -93,10 +97,10 @@ def _height(up: svg.Scale, value: float) -> float:
 
 def _frame(across: svg.Scale, up: svg.Scale) -> list[Markup]:
     shapes = []
-    for tick in up.ticks():
+    for tick, label in zip(up.ticks(), svg.tick_texts(up), strict=True):
         y = _height(up, tick)
         shapes.append(svg.line(0, y, 100, y, "grid"))
-        shapes.append(svg.text(0, y - 3, fmt.trimmed(tick, 6), "tick", "start"))
+        shapes.append(svg.text(0, y - 3, label, "tick", "start"))
     for tick in across.ticks():
         x = across.at(tick)
         anchor = "start" if x < 4 else "end" if x > 94 else "middle"
@@ -107,13 +111,25 @@ def _frame(across: svg.Scale, up: svg.Scale) -> list[Markup]:
     return shapes
 
 
-def _drawn(mark: Mark, across: svg.Scale, up: svg.Scale) -> list[Markup]:
+def _shifts(marks: list[Mark], across: svg.Scale, up: svg.Scale) -> list[int]:
+    """Pixels that move marks at the same place apart, towards the middle."""
+    places: list[tuple[float, float]] = []
+    shifts = []
+    for mark in marks:
+        x, y = across.at(float(mark.size)), _height(up, mark.value)
+        same = sum(abs(x - left) < NEAR and abs(y - top) < 2 * RADIUS for left, top in places)
+        places.append((x, y))
+        shifts.append(same % 4 * (2 * RADIUS + 3) * (-1 if x > 50 else 1))
+    return shifts
+
+
+def _drawn(mark: Mark, across: svg.Scale, up: svg.Scale, shift: int) -> Markup:
     x, y = across.at(float(mark.size)), _height(up, mark.value)
     tone = mark.entry.tone
     shapes = []
     if mark.error is not None:
         low, high = (_height(up, end) for end in _ends(mark))
         shapes.append(svg.line(x, low, x, high, f"whisker {tone}"))
-    shapes.append(svg.circle(x, y, 11, f"dot {tone}"))
+    shapes.append(svg.circle(x, y, RADIUS, f"dot {tone}"))
     shapes.append(svg.text(x, y + 4, mark.entry.key, f"inside {tone}"))
-    return shapes
+    return svg.element("g", *shapes, transform=f"translate({shift} 0)" if shift else None)

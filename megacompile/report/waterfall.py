@@ -91,7 +91,7 @@ def _view(
     reasons, rest = _skipped(step.sites)
     error = step.error
     extra = []
-    if error and error.worst:
+    if error and error.worst and error.relative > 0:
         extra.append(f"worst: {error.worst}")
     if error and error.dead_channels:
         names = ", ".join(error.dead_channels[:SHOWN_SITES])

@@ -1,0 +1,25 @@
+"""The pass library: one pass per file. This table is all that the engine knows of it."""
+
+PASSES: dict[str, tuple[str, ...]] = {
+    "cast": (
+        "megacompile_passes.cast_exported:CastExported",
+        "megacompile_passes.cast_onnx:CastOnnx",
+    ),
+    "export": ("megacompile_passes.export:Export",),
+    "fold-batchnorm": (
+        "megacompile_passes.fold_batchnorm_exported:FoldBatchNormExported",
+        "megacompile_passes.fold_batchnorm_onnx:FoldBatchNormOnnx",
+        "megacompile_passes.fold_batchnorm_scripted:FoldBatchNormScripted",
+    ),
+    "quantize": (
+        "megacompile_passes.quantize_exported:QuantizeExported",
+        "megacompile_passes.quantize_onnx:QuantizeOnnx",
+    ),
+    "script": ("megacompile_passes.script:Script",),
+    "simplify": (
+        "megacompile_passes.simplify_exported:SimplifyExported",
+        "megacompile_passes.simplify_onnx:SimplifyOnnx",
+        "megacompile_passes.simplify_scripted:SimplifyScripted",
+    ),
+    "to-onnx": ("megacompile_passes.to_onnx:ToOnnx",),
+}

@@ -1,0 +1,38 @@
+"""Options of `quantize`: weights, and by method activations too, in 8-bit integers."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from pydantic import Field
+
+from megacompile.passbase import Effect, Fact, In, Out, Pass, Traits
+
+
+class Quantize(Pass[In, Out]):
+    name: ClassVar[str] = "quantize"
+    effect: ClassVar[Effect] = Effect.LOSSY
+    requires: ClassVar[frozenset[Fact]] = frozenset({Fact.FLOAT32_WEIGHTS, Fact.UNQUANTIZED})
+    provides: ClassVar[frozenset[Fact]] = frozenset({Fact.QUANTIZED})
+    invalidates: ClassVar[frozenset[Fact]] = frozenset({Fact.FLOAT32_WEIGHTS, Fact.UNQUANTIZED})
+
+    method: Literal["static", "dynamic", "weight-only"] = Field(
+        description="static: activations by calibrated ranges; dynamic: by ranges of each call; "
+        "weight-only: activations stay in float"
+    )
+    per_channel: bool = Field(True, description="one scale per output channel of a weight")
+    symmetric: Literal["auto"] | bool = Field(
+        "auto", description="zero points at 0 for activations too; auto: where the backend needs it"
+    )
+    keep: list[str] = Field(
+        default_factory=list,
+        description="names, operators or module paths (globs) that stay in float",
+    )
+
+    def resolve(self, traits: Traits) -> Quantize[In, Out]:
+        if self.symmetric != "auto":
+            return self
+        return self.model_copy(update={"symmetric": traits.symmetric})
+
+    def needs_calibration(self) -> bool:
+        return self.method == "static"
