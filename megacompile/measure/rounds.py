@@ -16,7 +16,8 @@ import statistics as plain_statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from functools import partial
+from typing import Final, Protocol
 
 from megacompile.errors import WorkerError
 from megacompile.measure.statistics import paired_ratio
@@ -41,7 +42,8 @@ class Schedule:
 
     `time_limit_s` ends the race once `minimum_rounds` are done; narrow intervals end it once
     `settled_rounds` are done; `maximum_rounds` ends it anyway. `narrow` is the full width of
-    an interval relative to its median.
+    an interval relative to its median. `pause_s` is longer than idle threads spin (see
+    `machine.thread_environment`), so that a worker is quiet when the next one's turn begins.
     """
 
     block_ms: float = 60.0
@@ -51,8 +53,11 @@ class Schedule:
     maximum_rounds: int = 60
     time_limit_s: float = 30.0
     narrow: float = 0.02
-    pause_s: float = 0.002
+    pause_s: float = 0.012
     resamples: int = 500
+
+
+DEFAULT: Final = Schedule()
 
 
 @dataclass
@@ -80,7 +85,7 @@ class Race:
 
 def race(
     engines: Sequence[Engine],
-    schedule: Schedule = Schedule(),
+    schedule: Schedule = DEFAULT,
     seed: int = 0,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
@@ -95,7 +100,7 @@ def race(
         raise ValueError(f"engines need distinct names: {[engine.name for engine in engines]}")
     order, baseline = random.Random(seed), times[engines[0].name]
     for engine in engines:
-        _attempt(times[engine.name], lambda engine=engine: _prepare(engine, times, schedule))
+        _attempt(times[engine.name], partial(_prepare, engine, times, schedule))
     started, rounds, ended = clock(), 0, ""
     while not ended:
         running = [engine for engine in engines if times[engine.name].error is None]
@@ -103,8 +108,7 @@ def race(
             return Race(times, rounds, "no engine is left")
         order.shuffle(running)
         for engine in running:
-            _attempt(times[engine.name], lambda engine=engine: _turn(engine, times))
-            # Lets the threads of the engine that just ran fall asleep before the next starts.
+            _attempt(times[engine.name], partial(_turn, engine, times))
             sleep(schedule.pause_s)
         rounds += 1
         ended = _ended(times, baseline, rounds, clock() - started, schedule)
@@ -121,7 +125,7 @@ def _attempt(record: EngineTimes, turn: Callable[[], None]) -> None:
         turn()
     # Any failure of one contestant, of whatever type, must not end the race of the others;
     # it isn't lost: the caller reports it from the record.
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001
         record.error = error
 
 

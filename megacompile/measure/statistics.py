@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,8 +37,9 @@ CLAIM_ROUNDS: Final = 5
 _TAILS: Final = (0.025, 0.975)
 
 
-class Percentiles(NamedTuple):
-    """Latencies of one engine in milliseconds, and how many there were."""
+@dataclass(frozen=True)
+class Percentiles:
+    """Latencies of one engine in milliseconds, and how many there were (`count`)."""
 
     p50: float
     p95: float

@@ -1,0 +1,1 @@
+"""Measuring: workers, interleaved rounds, statistics, and what the machine can do at best."""
