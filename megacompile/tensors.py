@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -58,3 +59,29 @@ def as_float64(array: Array) -> Array:
     if np.iscomplexobj(array):
         array = np.stack([array.real, array.imag], axis=-1)
     return array.astype(np.float64)
+
+
+_BFLOAT16 = "::bfloat16"  # npz has no bfloat16: its bits are stored as uint16 under a marked name
+
+
+def save_arrays(path: Path, arrays: Feeds) -> None:
+    """Write arrays to an .npz file without pickle."""
+    stored: dict[str, Any] = {}
+    for name, array in arrays.items():
+        if array.dtype.name == "bfloat16":
+            stored[name + _BFLOAT16] = array.view(np.uint16)
+        else:
+            stored[name] = array
+    with open(path, "wb") as file:
+        np.savez(file, **stored)
+
+
+def load_arrays(path: Path) -> Feeds:
+    """Read what `save_arrays` wrote (or any .npz without objects)."""
+    with np.load(path, allow_pickle=False) as stored:
+        return {
+            name.removesuffix(_BFLOAT16): stored[name].view(numpy_dtype("bfloat16"))
+            if name.endswith(_BFLOAT16)
+            else stored[name]
+            for name in stored.files
+        }

@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from megacompile.report import format as fmt
 from megacompile.report import svg
-from megacompile.report.model import BuildTime, Ceiling, Point, Report
+from megacompile.report.model import BuildTime, Ceiling, Point, Ratio, Report
 from megacompile.report.summary import Entry, entries, point_at, reference
 
 ROW_HEIGHT = 30
@@ -87,26 +87,31 @@ def latency_chart(report: Report, dims: dict[str, int]) -> Chart | None:
     rows = []
     for entry, point in found[:SHOWN_ROWS]:
         latency = point.latency_ms
+        end = latency.p95 if fmt.present(latency.p95) else latency.p50
         value = fmt.milliseconds(latency.p50)
         note = f"p95 {fmt.milliseconds(latency.p95)}"
         plot = svg.drawing(
             f"{entry.name}: median {value}", f"from p50 to {note}, at {fmt.dims(dims)}",
             ROW_HEIGHT, *grid(scale, ROW_HEIGHT),
-            *interval(scale, latency.p50, latency.p50, latency.p95, entry.tone, caps=False),
+            *interval(scale, latency.p50, latency.p50, end, entry.tone, caps=False),
         )  # fmt: skip
         rows.append(Row(entry.key, entry.name, entry.tone, plot, value, note))
     return Chart(
         "Latency",
         "Dot: median (p50). Whisker: up to p95. Left is faster." + _log_note(scale),
-        rows, axis(scale, lambda x: x + " ms", "Latency"), fmt.more(len(found), SHOWN_ROWS, "engine"),
+        rows, axis(scale, lambda x: x + " ms", "Latency"),
+        fmt.more(len(found), SHOWN_ROWS, "engine"),
     )  # fmt: skip
 
 
 def speedup_chart(report: Report, dims: dict[str, int]) -> Chart | None:
     """The speed-up of every engine against the first baseline, with its interval."""
     base = reference(report)
-    found = [(e, p.speedup) for e, p in _at_point(report, dims) if p.speedup is not None]
-    found = [(e, ratio) for e, ratio in found if e.engine is not base]
+    found = [
+        (entry, point.speedup)
+        for entry, point in _at_point(report, dims)
+        if point.speedup is not None and entry.engine is not base and _whole(point.speedup)
+    ]
     if not found or base is None:
         return None
     scale = svg.fitted([1.0, *(x for _, r in found for x in (r.low, r.high))])
@@ -223,6 +228,10 @@ def share_chart(
 def _at_point(report: Report, dims: dict[str, int]) -> list[tuple[Entry, Point]]:
     found = [(entry, point_at(entry.engine, dims)) for entry in entries(report)]
     return [(e, p) for e, p in found if p is not None and fmt.present(p.latency_ms.p50)]
+
+
+def _whole(ratio: Ratio) -> bool:
+    return all(map(math.isfinite, (ratio.median, ratio.low, ratio.high)))
 
 
 def _log_note(scale: svg.Scale) -> str:

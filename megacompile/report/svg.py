@@ -119,7 +119,7 @@ def fitted(values: list[float], *, zero: bool = True, log_beyond: float = 20.0) 
 def _linear_ticks(scale: Scale) -> list[float]:
     span = scale.high - scale.low
     step = 10 ** math.floor(math.log10(span))
-    for share in (0.1, 0.2, 0.5, 1.0):
+    for share in (0.1, 0.2, 0.5, 1.0, 2.0):
         if span / (step * share) <= 5:
             step *= share
             break

@@ -1,0 +1,156 @@
+"""Worker processes: a crash inside a native library is one worker's failure, with a name.
+
+A worker is `python -m megacompile.process MODULE:FUNCTION`; the function gets an iterator of
+requests and a function to send events, both JSON. What the user's code or a library prints goes
+to a log file, never into the conversation.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import importlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from megacompile.errors import MegacompileError, WorkerError, from_dict
+
+Send = Callable[[dict[str, Any]], None]
+
+
+class Worker:
+    """The parent's end of a worker process."""
+
+    def __init__(self, name: str, function: str, log: Path, environment: Mapping[str, str] = {},
+                 cwd: Path | None = None) -> None:  # fmt: skip
+        log.parent.mkdir(parents=True, exist_ok=True)
+        self.name, self.log = name, log
+        self.doing = "starting"
+        receive, send = os.pipe()
+        with open(log, "ab") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "megacompile.process", function, str(send), str(os.getpid())],
+                stdin=subprocess.PIPE, stdout=output, stderr=subprocess.STDOUT,
+                pass_fds=(send,), env={**os.environ, **environment}, cwd=cwd,
+                start_new_session=True,  # Ctrl-C reaches the parent alone, which ends its workers
+            )  # fmt: skip
+        os.close(send)
+        self.receive = os.fdopen(receive, "r", encoding="utf-8")
+
+    def request(self, message: dict[str, Any]) -> None:
+        assert self.process.stdin is not None
+        try:
+            self.process.stdin.write(json.dumps(message).encode() + b"\n")
+            self.process.stdin.flush()
+        except (BrokenPipeError, ValueError) as error:
+            raise self._gone() from error
+
+    def events(self) -> Iterator[dict[str, Any]]:
+        """Events until the worker says `done`.
+
+        Raises:
+            MegacompileError: the error that the worker sent.
+            WorkerError: the worker ended without an answer.
+        """
+        for line in self.receive:
+            event: dict[str, Any] = json.loads(line)
+            if event.get("event") == "error":
+                raise from_dict(event["error"])
+            if event.get("event") == "doing":
+                self.doing = event["what"]
+            yield event
+            if event.get("event") == "done":
+                return
+        raise self._gone()
+
+    def ask(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Send a request and wait for its `done`."""
+        self.request(message)
+        event: dict[str, Any] = {}
+        for event in self.events():
+            pass
+        return event
+
+    def _gone(self) -> WorkerError:
+        code = self.process.wait()
+        if code < 0:
+            ended = f"killed by {signal.Signals(-code).name}"
+            hint = "out of memory?" if code == -signal.SIGKILL else "a crash in native code"
+        else:
+            ended, hint = f"ended with code {code}", None
+        return WorkerError(what=f"the process of {self.name} was {ended} while {self.doing}",
+                           where=str(self.log), cause=hint or self.tail(),
+                           remedy="the log there has what it printed last")  # fmt: skip
+
+    def tail(self, lines: int = 3) -> str | None:
+        try:
+            text = self.log.read_text(errors="replace").strip().splitlines()
+        except OSError:
+            return None
+        return " | ".join(text[-lines:]) or None
+
+    def close(self) -> None:
+        """End the worker and wait until it is gone."""
+        with contextlib.suppress(OSError, ValueError):
+            if self.process.stdin is not None:
+                self.process.stdin.close()
+        try:
+            self.process.wait(timeout=2)
+        except subprocess.TimeoutExpired:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+        self.receive.close()
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        if exc[0] is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
+        self.close()
+
+
+def _die_with_parent(parent: int) -> None:
+    """A worker whose parent was killed must not go on computing (Linux: PR_SET_PDEATHSIG)."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+    if os.getppid() != parent:
+        sys.exit(1)
+
+
+def _requests() -> Iterator[dict[str, Any]]:
+    for line in sys.stdin.buffer:
+        yield json.loads(line)
+
+
+def main() -> None:
+    function, descriptor, parent = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    _die_with_parent(parent)
+    channel = os.fdopen(descriptor, "w", encoding="utf-8")
+
+    def send(event: dict[str, Any]) -> None:
+        channel.write(json.dumps(event) + "\n")
+        channel.flush()
+
+    module, _, name = function.partition(":")
+    try:
+        getattr(importlib.import_module(module), name)(_requests(), send)
+    except MegacompileError as error:
+        problems = getattr(error, "problems", None) or [error]
+        send({"event": "error", "error": problems[0].to_dict()})
+    except MemoryError:
+        send({"event": "error", "error": WorkerError(what="out of memory").to_dict()})
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()
