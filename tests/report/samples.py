@@ -312,3 +312,50 @@ def hostile_report() -> Report:
     report.provenance.command = evil
     report.baselines[0].name = evil
     return report
+
+
+def broken_numbers_report() -> Report:
+    """Figures that are not numbers, as a model that went wrong gives them."""
+    report = sample_report()
+    nan, infinite = float("nan"), float("inf")
+    one = report.candidates[0]
+    one.points[0].latency_ms = Latency(p50=10.0, p95=nan, p99=infinite, mean=nan, count=3)
+    one.points[0].histogram = [nan] * 50
+    one.points[0].speedup = Ratio(median=nan, low=nan, high=infinite)
+    one.points[1].latency_ms.p50 = nan
+    one.points[1].peak_memory_mb = nan
+    one.metric = {"recall@1": Metric(value=nan, standard_error=nan)}
+    one.gates = [Gate(name="cosine", limit=0.99, value=nan, passed=False)]
+    for done in one.steps:
+        done.error = ErrorRecord(max_abs=infinite, relative=nan, cosine_min=nan)
+    one.lowering = None
+    report.aa_check = AACheck(ratio=nan, low=nan, high=nan, passed=False)
+    report.ceiling = Ceiling(rates={"float32": nan}, bandwidth=infinite, floor_ms=nan, reached=nan)
+    return report
+
+
+def later_report() -> Report:
+    """The next build: int8 is slower and larger, bf16 is gone, fp32 fits its new budget."""
+    report = sample_report()
+    report.created = "2026-03-21T10:11:12Z"
+    report.winner = "int8/openvino"
+    int8 = report.candidates[0]
+    int8.points = [point(POINTS[0], 12.9, 31.4, 241.0), point(POINTS[1], 71.0, 219.0, 268.0)]
+    int8.size_bytes = 31_500_000
+    int8.metric = {"recall@1": Metric(value=0.2610, standard_error=0.0098, samples=2000)}
+    int8.gates = gates(0.158, 0.98, 31.5, 2.434)
+    int8.parameters = PARAMETERS - 1024
+    fp32 = report.candidates[3]
+    fp32.status, fp32.reason, fp32.remedy = "built", None, None
+    fp32.gates = gates(0.0, 0.9999999, 59.0, 1.587)
+    del report.candidates[2]
+    report.spec = report.spec | {"budget": {"metric_drop": 0.2, "size_mb": 95}, "seed": 1}
+    report.environment.versions = report.environment.versions | {"openvino": "2026.0.0"}
+    return report
+
+
+def moved_report() -> Report:
+    """The later build on another machine."""
+    report = later_report()
+    report.environment = environment(machine="AMD EPYC 9654 (4 of 96 cores)", threads=4)
+    return report
