@@ -214,4 +214,6 @@ def open_session(path: Path, threads: int | None = None, optimize: bool = True) 
         raise ModelError(what="ONNX Runtime refuses the model", where=str(path),
                          cause=str(error).splitlines()[0] if str(error) else repr(error),
                          ) from error  # fmt: skip
-    return Session(session, frozenset(i.name for i in session.get_inputs()))
+    # An initializer that is an input too has a default, which callers may override.
+    inputs = [*session.get_inputs(), *session.get_overridable_initializers()]
+    return Session(session, frozenset(i.name for i in inputs))
