@@ -46,9 +46,13 @@ class MegacompileError(Exception):
 
     def to_dict(self) -> dict[str, Any]:
         """The error as plain data, to travel from a worker process to its parent."""
-        return {"type": type(self).__name__, "what": self.what, "where": self.where,
-                "expected": self.expected, "got": self.got, "cause": self.cause,
-                "remedy": self.remedy, "audience": self.audience}  # fmt: skip
+        return {"type": type(self).__name__, **self.fields()}
+
+    def fields(self) -> dict[str, Any]:
+        """The arguments that make an equal error, of this leaf or another."""
+        return {"what": self.what, "where": self.where, "expected": self.expected,
+                "got": self.got, "cause": self.cause, "remedy": self.remedy,
+                "audience": self.audience}  # fmt: skip
 
 
 class SpecError(MegacompileError):

@@ -167,13 +167,18 @@ class Scripted(Form):
     def run(self, feeds: Feeds) -> Feeds:
         import torch
 
+        with torch.no_grad():
+            leaves = self.leaves(*[to_torch(feeds[name]) for name in self.signature.tensors])
+        return dict(zip(self.signature.outputs, map(to_numpy, leaves), strict=True))
+
+    def leaves(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Output leaves in order, also of a user's own TorchScript that nests its outputs."""
         from megacompile.torchmodules import output_leaves
 
-        with torch.no_grad():
-            value = self.module(*[to_torch(feeds[name]) for name in self.signature.tensors])
+        value = self.module(*tensors)
         if isinstance(value, tuple) and len(value) == len(self.signature.outputs):
-            return dict(zip(self.signature.outputs, map(to_numpy, value), strict=True))
-        return {n: to_numpy(t) for n, t in output_leaves(value, self.signature).items()}
+            return value
+        return tuple(output_leaves(value, self.signature).values())
 
     def save(self, folder: Path) -> None:
         self.module.save(str(folder / "model.pt"))

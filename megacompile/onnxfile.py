@@ -175,7 +175,6 @@ class Session:
 
     session: Any
     names: frozenset[str]
-    emulated: str | None = None
 
     def run(self, feeds: Feeds, outputs: Sequence[str]) -> Feeds:
         known = {name: array for name, array in feeds.items() if name in self.names}
@@ -185,7 +184,7 @@ class Session:
         return dict(zip(wanted, values, strict=True))
 
 
-def open_session(path: Path, threads: int | None = None, optimize: bool = True) -> Any:
+def open_session(path: Path, threads: int | None = None, optimization: str = "all") -> Any:
     """Open a model for execution on this CPU: by ONNX Runtime, or, for bfloat16, OpenVINO.
 
     Raises:
@@ -205,9 +204,10 @@ def open_session(path: Path, threads: int | None = None, optimize: bool = True) 
     # A thread that spins while it waits takes a core from whatever is measured next.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     level = ort.GraphOptimizationLevel
-    options.graph_optimization_level = (
-        level.ORT_ENABLE_ALL if optimize else level.ORT_DISABLE_ALL
-    )
+    options.graph_optimization_level = {
+        "all": level.ORT_ENABLE_ALL, "extended": level.ORT_ENABLE_EXTENDED,
+        "basic": level.ORT_ENABLE_BASIC, "none": level.ORT_DISABLE_ALL,
+    }[optimization]  # fmt: skip
     try:
         session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     except Exception as error:  # noqa: BLE001 - onnxruntime raises classes made at run time

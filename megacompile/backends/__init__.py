@@ -1,0 +1,1 @@
+"""Backends: one file each; `registry.BACKENDS` is their table."""
