@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from pydantic import Field
@@ -50,12 +51,15 @@ class EngineDiff(Record):
     presence: Literal["both", "only before", "only after"] = "both"
     status_before: Status | None = None
     status_after: Status | None = None
+    precision_before: str | None = None
+    precision_after: str | None = None
     changes: list[Change] = Field(default_factory=list)
     gates: list[GateChange] = Field(default_factory=list)
 
     @property
     def differs(self) -> bool:
         moved = self.presence != "both" or self.status_before != self.status_after
+        moved = moved or self.precision_before != self.precision_after
         return moved or bool(self.changes) or bool(self.gates)
 
 
@@ -65,6 +69,14 @@ class Difference(Record):
     path: str
     before: str | None
     after: str | None
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What may be compared. `latency_noise` is none when the machines differ."""
+
+    latency_noise: float | None
+    speedups: bool
 
 
 class ReportDiff(Record):
@@ -81,6 +93,8 @@ class ReportDiff(Record):
     machine_before: str
     machine_after: str
     same_machine: bool
+    reference_before: str | None = None
+    reference_after: str | None = None
     withheld: list[Side] = Field(default_factory=list)
     winner: EngineDiff | None = None
     candidates: list[EngineDiff] = Field(default_factory=list)
@@ -105,19 +119,23 @@ def diff_reports(a: Report, b: Report) -> ReportDiff:
     """`a` is the earlier report, `b` the later one."""
     here, there = a.environment, b.environment
     same = here.machine == there.machine and here.threads == there.threads
-    noise = _latency_noise(a, b) if same else None
+    old, new = summary.reference(a), summary.reference(b)
+    rules = Rules(
+        latency_noise=_latency_noise(a, b) if same else None,
+        speedups=bool(old and new and old.name == new.name),
+    )
     first, second = summary.winner(a), summary.winner(b)
     return ReportDiff(
         name_before=a.name, name_after=b.name, created_before=a.created, created_after=b.created,
         verdict_before=a.verdict, verdict_after=b.verdict, winner_before=a.winner,
         winner_after=b.winner, machine_before=_machine(a), machine_after=_machine(b),
-        same_machine=same,
+        same_machine=same, reference_before=old and old.name, reference_after=new and new.name,
         withheld=_withheld(a, b),
-        winner=_engine(first, second, noise) if first and second else None,
+        winner=_engine(first, second, rules) if first and second else None,
         candidates=_matched({c.name: c for c in a.candidates}, {c.name: c for c in b.candidates},
-                            noise),
+                            rules),
         baselines=_matched({c.name: c for c in a.baselines}, {c.name: c for c in b.baselines},
-                           noise),
+                           rules),
         spec=differences(flattened(a.spec), flattened(b.spec)),
         versions=differences(_versions(a), _versions(b)),
     )  # fmt: skip
@@ -171,13 +189,13 @@ def _latency_noise(a: Report, b: Report) -> float:
 
 def _matched(
     before: Mapping[str, Candidate | Baseline], after: Mapping[str, Candidate | Baseline],
-    noise: float | None,
+    rules: Rules,
 ) -> list[EngineDiff]:  # fmt: skip
     found = []
     for name in dict.fromkeys([*before, *after]):
         one, other = before.get(name), after.get(name)
         if one is not None and other is not None:
-            found.append(_engine(one, other, noise))
+            found.append(_engine(one, other, rules))
         elif one is not None:
             found.append(EngineDiff(name=name, presence="only before", status_before=one.status))
         elif other is not None:
@@ -185,33 +203,32 @@ def _matched(
     return found
 
 
-def _engine(a: Candidate | Baseline, b: Candidate | Baseline, noise: float | None) -> EngineDiff:
-    changes = [*_point_changes(a, b, noise), *_metric_changes(a, b)]
+def _engine(a: Candidate | Baseline, b: Candidate | Baseline, rules: Rules) -> EngineDiff:
+    changes = [*_point_changes(a, b, rules), *_metric_changes(a, b)]
     changes += _figure("size", "size", a.size_bytes, b.size_bytes, fmt.size, SIZE_NOISE)
     gates: list[GateChange] = []
     if isinstance(a, Candidate) and isinstance(b, Candidate):
         changes += _parameters(a.parameters, b.parameters)
         gates = _gates(a, b)
     name = b.name if a.name == b.name else f"{a.name} → {b.name}"
-    return EngineDiff(name=name, status_before=a.status, status_after=b.status, changes=changes,
+    return EngineDiff(name=name, status_before=a.status, status_after=b.status,
+                      precision_before=a.precision, precision_after=b.precision, changes=changes,
                       gates=gates)  # fmt: skip
 
 
-def _point_changes(
-    a: Candidate | Baseline, b: Candidate | Baseline, noise: float | None
-) -> list[Change]:
+def _point_changes(a: Candidate | Baseline, b: Candidate | Baseline, rules: Rules) -> list[Change]:
     changes = []
     for one in a.points:
         other = summary.point_at(b, one.dims)
         if other is None:
             continue
         at = f" at {fmt.dims(one.dims)}"
-        if one.speedup and other.speedup:
+        if rules.speedups and one.speedup and other.speedup:
             changes += _speedup(f"speed-up{at}", one.speedup, other.speedup)
-        if noise is None:
+        if rules.latency_noise is None:
             continue
         changes += _figure("latency", f"median latency{at}", one.latency_ms.p50,
-                           other.latency_ms.p50, fmt.milliseconds, noise)  # fmt: skip
+                           other.latency_ms.p50, fmt.milliseconds, rules.latency_noise)  # fmt: skip
         changes += _figure("peak memory", f"peak memory{at}", one.peak_memory_mb,
                            other.peak_memory_mb, fmt.megabytes, MEMORY_NOISE)  # fmt: skip
     return changes

@@ -35,11 +35,17 @@ def render_diff(diff: ReportDiff) -> str:
             f"{text(diff.machine_after)}. Latencies and memory are therefore not compared. "
             "Speed-ups are, but a difference may be the machine's.", "",
         ]  # fmt: skip
+    if diff.reference_before != diff.reference_after:
+        old, new = (text(one or "none") for one in (diff.reference_before, diff.reference_after))
+        lines += [
+            f"> **Two references:** speed-ups are against {old} before and against {new} after, "
+            "and are therefore not compared.", "",
+        ]  # fmt: skip
     for side in diff.withheld:
         lines += [f"> The report {side} withholds its speed-ups: its A/A check did not pass.", ""]
     if diff.winner is not None and diff.winner_before != diff.winner_after:
         lines += _section("The new winner against the old one", _engine_lines(diff.winner))
-    shown = [line for one in diff.candidates for line in _titled(one)]
+    shown = [line for one in diff.candidates for line in _titled(one, diff.winner_after)]
     lines += _section("Candidates", shown)
     drift = [line for one in diff.baselines for line in _titled(one)]
     lines += _section("Baselines", drift)
@@ -50,11 +56,14 @@ def render_diff(diff: ReportDiff) -> str:
 
 def _headline(diff: ReportDiff) -> str:
     worse, better = len(diff.worse), len(diff.better)
-    if not worse and not better:
-        return "nothing significantly better or worse"
-    parts = [f"{better} better"] if better else []
-    parts += [f"{worse} worse"] if worse else []
-    return "significantly " + ", ".join(parts)
+    parts = [f"{better} significantly better"] if better else []
+    parts += [f"{worse} significantly worse"] if worse else []
+    gates = [gate for one in diff.candidates for gate in one.gates]
+    failing = sum(gate.after is False for gate in gates)
+    parts += [f"{fmt.plural(failing, 'gate')} newly failing"] if failing else []
+    if diff.verdict_before != diff.verdict_after:
+        parts.append(f"verdict now {summary.VERDICT_WORDS[diff.verdict_after]}")
+    return ", ".join(parts) or "nothing significantly better or worse"
 
 
 def _verdict(diff: ReportDiff) -> list[str]:
@@ -73,11 +82,12 @@ def _section(title: str, lines: Sequence[str]) -> list[str]:
     return [f"**{title}**", "", *lines[:SHOWN_LINES], *([f"- {rest}"] if rest else []), ""]
 
 
-def _titled(one: EngineDiff) -> list[str]:
+def _titled(one: EngineDiff, winner: str | None = None) -> list[str]:
     if not one.differs:
         return []
     lines = _engine_lines(one)
-    return [f"- {text(one.name)}{_presence(one)}", *(f"  {line}" for line in lines)]
+    crown = " (the winner)" if winner is not None and one.name == winner else ""
+    return [f"- {text(one.name)}{crown}{_presence(one)}", *(f"  {line}" for line in lines)]
 
 
 def _presence(one: EngineDiff) -> str:
@@ -93,6 +103,9 @@ def _engine_lines(one: EngineDiff) -> list[str]:
     if one.status_before and one.status_after and one.status_before != one.status_after:
         words = summary.STATUS_WORDS
         lines.append(f"- status: {words[one.status_before]} → {words[one.status_after]}")
+    if one.presence == "both" and one.precision_before != one.precision_after:
+        old, new = one.precision_before or "unknown", one.precision_after or "unknown"
+        lines.append(f"- precision: {text(old)} → {text(new)}")
     lines += [_change_line(change) for change in sorted(one.changes, key=_order)]
     lines += [
         f"- gate {text(gate.name)}: {GATE_WORDS[gate.after]}, before it "

@@ -19,6 +19,7 @@ from megacompile.report.waterfall import source_line, waterfall
 OPEN_POINTS = 2
 SHOWN_POINTS = 12
 SHOWN_WATERFALLS = 40
+SHOWN_OTHERS = 40
 SHOWN_WARNINGS = 30
 SHOWN_FILES = 40
 SPEC_LENGTH = 40_000
@@ -68,6 +69,7 @@ def _templates() -> Environment:
 def _context(report: Report) -> dict[str, Any]:
     entries = summary.entries(report)
     candidates = [entry for entry in entries if not entry.is_baseline]
+    others = [entry for entry in candidates if not entry.winner and _explained(report, entry)]
     points = [point_view(report, dims) for dims in summary.all_points(report)[:SHOWN_POINTS]]
     return {
         "report": report,
@@ -80,7 +82,8 @@ def _context(report: Report) -> dict[str, Any]:
         "warnings_rest": fmt.more(len(report.warnings), SHOWN_WARNINGS, "warning"),
         "entries": entries,
         "metric_names": summary.metric_names(report),
-        "others": [e for e in candidates if not e.winner and _explained(e.engine)],
+        "others": others[:SHOWN_OTHERS],
+        "others_rest": fmt.more(len(others), SHOWN_OTHERS, "candidate"),
         "points": [point for point in points if point.charts],
         "points_rest": fmt.more(len(summary.all_points(report)), SHOWN_POINTS, "point"),
         "spreads": [(point.label, point.spread) for point in points if point.spread],
@@ -169,10 +172,11 @@ def gate_table(report: Report) -> GateTable | None:
     return GateTable(names, rows)
 
 
-def _explained(engine: object) -> bool:
-    return isinstance(engine, Candidate) and bool(
-        engine.status != "built" or engine.reason or summary.explanation(engine) or engine.notes
-    )
+def _explained(report: Report, entry: summary.Entry) -> bool:
+    one = entry.engine
+    if not isinstance(one, Candidate):
+        return False
+    return bool(one.status != "built" or summary.standing(report, one) or one.notes)
 
 
 def _against(after: float | None, before: float | None, text: Any) -> str:

@@ -208,6 +208,23 @@ def change_text(change: MetricChange) -> str:
     return f"{text} ± {fmt.number(change.margin, 2)}, {verdict}"
 
 
+def standing(report: Report, candidate: Candidate) -> str:
+    """Why a candidate did not win, in one line; empty when nothing can be said."""
+    said = explanation(candidate)
+    point, won = first_point(report, candidate), winner(report)
+    if said or point is None or candidate is won:
+        return said
+    best = first_point(report, won) if won else None
+    if best is not None and best.latency_ms.p50 > 0:
+        ratio = fmt.times(point.latency_ms.p50 / best.latency_ms.p50)
+        taken, ahead = (fmt.milliseconds(one.latency_ms.p50) for one in (point, best))
+        return f"{taken} at the first point, {ratio} the winner's {ahead}"
+    base = reference(report)
+    if base is not None and point.speedup is not None and not point.speedup.low > 1:
+        return f"not significantly faster than {base.name}: {fmt.speedup(point.speedup)}"
+    return ""
+
+
 def explanation(candidate: Candidate) -> str:
     """Why a candidate is out, in one line: its reason, or the gates that it failed."""
     if candidate.reason:

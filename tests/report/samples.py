@@ -254,6 +254,17 @@ def withheld_report() -> Report:
     return report
 
 
+def no_improvement_report() -> Report:
+    """Everything was built and is inside the budget, and nothing beats the baseline."""
+    report = sample_report()
+    report.verdict, report.winner, report.warnings = "no_improvement", None, []
+    report.sentence = "No candidate is significantly faster than eager."
+    report.candidates = [candidate_bf16()]
+    report.candidates[0].points = [point(POINTS[0], 31.0, 31.1, 301.0)]
+    report.candidates[0].versus_best_baseline = Ratio(median=0.73, low=0.71, high=0.75)
+    return report
+
+
 def failed_report() -> Report:
     """Nothing could be built, and there is little to tell."""
     report = sample_report()

@@ -105,3 +105,18 @@ def test_broken_numbers_and_hostile_text_are_survived() -> None:
     assert "nan" not in render_diff(diff)
     hostile = render_diff(diff_reports(samples.sample_report(), samples.hostile_report()))
     assert "<script" not in hostile
+
+
+def test_speedups_against_two_references_are_not_compared() -> None:
+    later = samples.later_report()
+    later.baselines.reverse()
+    diff = diff_reports(samples.sample_report(), later)
+    assert "speed-up" not in [c.quantity for one in diff.candidates for c in one.changes]
+    assert "against eager before and against torch.compile after" in render_diff(diff)
+
+
+def test_a_new_precision_is_named() -> None:
+    later = samples.sample_report()
+    later.candidates[0].precision = "float32"
+    text = render_diff(diff_reports(samples.sample_report(), later))
+    assert "precision: int8 → float32" in text

@@ -23,6 +23,7 @@ Golden = Callable[[str, str], None]
 FACTORIES = {
     "usual": samples.sample_report,
     "withheld": samples.withheld_report,
+    "no_improvement": samples.no_improvement_report,
     "failed": samples.failed_report,
     "plain": samples.plain_report,
 }
@@ -89,7 +90,7 @@ def test_terminal_is_golden(name: str, golden: Golden) -> None:
 def test_no_view_shows_what_is_not_a_number(name: str) -> None:
     report = ALL[name]()
     shown = " ".join(outline(report).text) + render_markdown(report) + terminal(report)
-    assert not re.search(r"\b(nan|inf|None)\b", shown, re.IGNORECASE)
+    assert not re.search(r"\b(?i:nan|inf)\b|\bNone\b", shown)
     attributes = [v for _, found in outline(report).tags for v in found.values() if v]
     assert not any(re.search(r"\bnan\b", value) for value in attributes)
 
@@ -159,6 +160,14 @@ def test_every_candidate_that_did_not_win_says_why_and_what_to_do() -> None:
             assert candidate.reason in words
             assert candidate.remedy is not None
             assert candidate.remedy in words
+
+
+def test_slower_candidates_say_by_how_much() -> None:
+    words = " ".join(outline(samples.sample_report()).text)
+    assert "17.9 ms at the first point, 1.75× the winner's 10.2 ms" in words
+    words = " ".join(outline(samples.no_improvement_report()).text)
+    assert "Why none of them won" in words
+    assert "not significantly faster than eager" in words
 
 
 def test_winner_comes_first_and_then_the_fast_ones() -> None:
