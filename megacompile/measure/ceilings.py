@@ -22,6 +22,8 @@ Bound = Literal["compute", "memory"]
 _SIZES: Final = (512, 1024, 2048)
 _SECONDS_PER_SIZE: Final = 0.25
 _REPEATS: Final = 12
+# Small products end in microseconds: twelve of them can all fall into one neighbour's burst.
+_LEAST_SECONDS: Final = 0.08
 # A dtype below this share of float32's rate is emulated: nobody would run a model in it here.
 _ABSURDLY_SLOW: Final = 0.1
 _SMALLEST_ARRAY: Final = 128 * 2**20
@@ -102,11 +104,13 @@ def _rates() -> dict[str, float]:
 
 def _best_rate(maker: Callable[[int], Callable[[], object]], least: float) -> float:
     """Operations per second of the size that does best; stops early when hopeless."""
-    # A small size first: an emulated dtype would need seconds for a large one.
-    best = _rate(maker(256), 256)
-    if best <= least:
-        return best
-    return max(best, *(_rate(maker(size), size) for size in _SIZES))
+    # The smallest size first: an emulated dtype would need seconds for a large one.
+    best = 0.0
+    for size in _SIZES:
+        best = max(best, _rate(maker(size), size))
+        if best <= least:
+            break
+    return best
 
 
 def _rate(product: Callable[[], object], size: int) -> float:
@@ -181,12 +185,11 @@ def _cache_sizes(caches: Path) -> Iterator[int]:
 def _best_seconds(run: Callable[[], object]) -> float:
     """The fastest of several repeats: whatever else runs on the machine can only slow one down."""
     run()
-    best, deadline = float("inf"), time.perf_counter() + _SECONDS_PER_SIZE
-    for _ in range(_REPEATS):
+    best, repeats, begun = float("inf"), 0, time.perf_counter()
+    ended = begun
+    while ended - begun < (_LEAST_SECONDS if repeats >= _REPEATS else _SECONDS_PER_SIZE):
         started = time.perf_counter()
         run()
         ended = time.perf_counter()
-        best = min(best, ended - started)
-        if ended > deadline:
-            break
+        best, repeats = min(best, ended - started), repeats + 1
     return best
