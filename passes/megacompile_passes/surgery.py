@@ -1,0 +1,131 @@
+"""Edit an exported program's graph without tracing it again: metadata, names and dims survive."""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+    from torch.export import ExportedProgram
+
+
+def copy_graph(program: ExportedProgram) -> torch.fx.Graph:
+    """A graph of one's own with the same node names; weights are not copied."""
+    import torch
+
+    graph = torch.fx.Graph()
+    mapping: dict[torch.fx.Node, torch.fx.Node] = {}
+    for node in program.graph.nodes:
+        made = graph.node_copy(node, mapping.__getitem__)
+        made.meta = copy.copy(node.meta)
+        mapping[node] = made
+        assert made.name == node.name
+    return graph
+
+
+def held(program: ExportedProgram) -> dict[str, str]:
+    """Placeholder -> name of the parameter, buffer or constant that it stands for."""
+    signature = program.graph_signature
+    return {**signature.inputs_to_parameters, **signature.inputs_to_buffers,
+            **signature.inputs_to_lifted_tensor_constants}  # fmt: skip
+
+
+def tensor_of(program: ExportedProgram, name: str) -> torch.Tensor:
+    value = program.state_dict.get(name, program.constants.get(name))
+    assert value is not None
+    return value
+
+
+def rebuild(
+    program: ExportedProgram,
+    graph: torch.fx.Graph,
+    tensors: dict[str, torch.Tensor] | None = None,
+) -> ExportedProgram:
+    """A program of an edited graph; placeholders it no longer uses go, with their weights.
+
+    `tensors` replaces weights by name. The given program stays as it is.
+    """
+    import torch
+    from torch.export import ExportedProgram
+    from torch.export.graph_signature import InputKind
+
+    used = {n.name for n in graph.nodes if n.op == "placeholder" and n.users}
+    signature = copy.deepcopy(program.graph_signature)
+    keep = [s for s in signature.input_specs
+            if s.kind not in (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
+            or getattr(s.arg, "name", None) in used]  # fmt: skip
+    kept_names = {getattr(s.arg, "name", None) for s in keep}
+    for node in list(graph.nodes):
+        if node.op == "placeholder" and node.name not in kept_names and not node.users:
+            graph.erase_node(node)
+    signature.input_specs[:] = keep
+    outputs = next(n for n in reversed(graph.nodes) if n.op == "output").args[0]
+    for spec, node in zip(signature.output_specs, outputs, strict=True):
+        if hasattr(spec.arg, "name") and hasattr(node, "name"):
+            spec.arg.name = node.name
+    targets = {s.target for s in keep if s.target is not None}
+    replaced = tensors or {}
+    state = {k: _like(replaced.get(k, v), v) for k, v in program.state_dict.items() if k in targets}
+    constants = {
+        k: replaced.get(k, v)
+        for k, v in program.constants.items()
+        if k in targets or not isinstance(v, torch.Tensor)
+    }
+    graph.lint()
+    module = torch.fx.GraphModule(program.graph_module, graph)
+    return ExportedProgram(
+        root=module, graph=graph, graph_signature=signature, state_dict=state,
+        range_constraints=dict(program.range_constraints),
+        module_call_graph=copy.deepcopy(program.module_call_graph),
+        example_inputs=program.example_inputs, constants=constants, verifiers=program.verifiers,
+    )  # fmt: skip
+
+
+def _like(value: torch.Tensor, before: torch.Tensor) -> torch.Tensor:
+    import torch
+
+    if isinstance(before, torch.nn.Parameter) and not isinstance(value, torch.nn.Parameter):
+        return torch.nn.Parameter(value, requires_grad=False)
+    return value
+
+
+def module_path(node: torch.fx.Node) -> str:
+    """The path in the user's model of the innermost module that a node came from."""
+    stack = list((node.meta.get("nn_module_stack") or {}).values())
+    if not stack:
+        return ""
+    path = str(stack[-1][0])
+    return path.split("module.", 1)[-1] if "module" in path else path
+
+
+def operator_name(node: torch.fx.Node) -> str:
+    """`linear` for aten.linear.default, in-place variants included."""
+    packet = getattr(node.target, "overloadpacket", None)
+    name = str(packet or getattr(node.target, "__name__", node.target)).rsplit(".", 1)[-1]
+    return name.rstrip("_") or name
+
+
+def labels(node: torch.fx.Node) -> list[str]:
+    """All that a selector may call a node by: its name, operator, and modules it lies in."""
+    found = [node.name, operator_name(node)]
+    for path, _ in (node.meta.get("nn_module_stack") or {}).values():
+        text = str(path)
+        if "module." in text:
+            found.append(text.split("module.", 1)[1])
+    return found
+
+
+def selected(
+    nodes: list[torch.fx.Node], selectors: list[str], option: str
+) -> dict[torch.fx.Node, str]:
+    """The nodes that selectors name, each with the label that matched.
+
+    Raises:
+        PassError: a selector matches nothing.
+    """
+    from megacompile.passbase import select
+
+    names = list(dict.fromkeys(label for node in nodes for label in labels(node)))
+    chosen = select(selectors, names, option)
+    return {n: label for n in nodes for label in labels(n) if label in chosen}
