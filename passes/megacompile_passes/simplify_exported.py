@@ -97,7 +97,7 @@ def _in_order(node: torch.fx.Node, name: str, rank: int) -> bool:
     if name == "transpose":
         return bool(node.args[1] == node.args[2])
     axes = [axis % rank for axis in node.args[1]]  # type: ignore[union-attr, operator]
-    return axes == list(range(rank))
+    return bool(axes == list(range(rank)))
 
 
 def _equal(left: Any, right: Any) -> bool:
