@@ -141,6 +141,11 @@ def weights(model: onnx.ModelProto) -> dict[str, onnx.TensorProto]:
     """
     bookkeeping = {name for node in all_nodes(model) if "Linear" in node.op_type
                    for name in node.input[1:]}  # fmt: skip
+    # Integer operators and looked-up rows get scales through Mul: their names tell.
+    for tensor in all_tensors(model):
+        base = tensor.name.removesuffix("_quantized")
+        if base != tensor.name:
+            bookkeeping |= {f"{base}_scale", f"{base}_zero_point"}
     found: dict[str, onnx.TensorProto] = {}
     for number, graph in enumerate(all_graphs(model)):
         for tensor in getattr(graph, "initializer", ()):

@@ -51,7 +51,7 @@ def strip(model: onnx.ModelProto, wanted: Callable[[onnx.TensorProto], bool]) ->
     Constant nodes count as initializers. Before IR version 4, initializers leave the inputs.
     """
     graph = model.graph
-    _lift_constants(graph, wanted)
+    lift_constants(graph, wanted)
     names = {t.name for t in graph.initializer}
     if model.ir_version < 4:
         kept = [value for value in graph.input if value.name not in names]
@@ -133,7 +133,7 @@ def _copy_bytes(source: Path, offset: int, length: int, target: object) -> None:
             length -= len(piece)
 
 
-def _lift_constants(graph: onnx.GraphProto, wanted: Callable[[onnx.TensorProto], bool]) -> None:
+def lift_constants(graph: onnx.GraphProto, wanted: Callable[[onnx.TensorProto], bool]) -> None:
     """Wanted values of Constant nodes become initializers of the same name."""
     nodes = []
     for node in graph.node:
