@@ -90,7 +90,7 @@ def _changes_nothing(node: torch.fx.Node, name: str, updates: bool) -> bool:
 def _whole(node: torch.fx.Node) -> bool:
     start = node.args[2] if len(node.args) > 2 else None
     step = node.args[4] if len(node.args) > 4 else 1
-    return start in (None, 0) and step == 1
+    return bool(start in (None, 0) and step == 1)
 
 
 def _in_order(node: torch.fx.Node, name: str, rank: int) -> bool:
