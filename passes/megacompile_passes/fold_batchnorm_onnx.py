@@ -41,16 +41,20 @@ class FoldBatchNormOnnx(FoldBatchNorm[Onnx, Onnx]):
             known.pop(name)
         makers = producers(proto.graph)
         matrices = _matrices(proto)
+        folded: set[str] = set()
         for norm in [n for n in onnxfile.all_nodes(proto) if n.op_type == "BatchNormalization"]:
             found = _match(proto, makers, norm, known, matrices)
             if isinstance(found, str):
                 sites.skip(norm.name, found)
                 continue
             notes += _fold(proto, found)
+            folded.add(norm.name)
             sites.change()
         if not sites.changed:
             why = f"none of {sites.matched}" if sites.matched else "no"
             return Result(model, sites, [f"{why} BatchNormalization could be folded"])
+        # Only now: a replaced list holds copies, and what was matched would no longer be in it.
+        replace(proto.graph.node, [n for n in proto.graph.node if n.name not in folded])
         _remove_unused(proto)
         target = ctx.work / "model.onnx"
         onnxfile.write(proto, target)
@@ -162,7 +166,6 @@ def _fold(model: onnx.ModelProto, fold: _Fold) -> list[str]:
     replace(product.input, [product.input[0], *new_names])
     replace(product.attribute, [a for a in product.attribute if a.name != "beta"])
     product.output[0] = norm.output[0]
-    replace(model.graph.node, [n for n in model.graph.node if n.name != norm.name])
     if not others:
         return []
     return [f"weight '{name}' is shared: '{product.name}' got a copy of its own, and it stays as "

@@ -17,6 +17,7 @@ RECURRENT = {"LSTM", "GRU", "RNN"}
 INTEGER = {"MatMulInteger", "ConvInteger", "DynamicQuantizeLSTM", "QAttention", "QLinearMatMul",
            "QLinearConv", "QGemm", "DynamicQuantizeMatMul", "MatMulIntegerToFloat",
            "MatMulNBits"}  # fmt: skip
+LEFT = "the quantizer left it in float (NNCF does so with squeeze-and-excitation, for one)"
 # A number that a mask adds to what softmax must ignore.
 MASK = 1e4
 
@@ -67,6 +68,8 @@ def refusals(
             found[node.name] = f"its weight '{overridden[0]}' is an input that callers may override"
         elif method == "static" and node.name not in top_level:
             found[node.name] = "inside a body of If, Loop or Scan, which NNCF leaves alone"
+        elif method == "weight-only" and node.op_type in RECURRENT:
+            found[node.name] = "weights of recurrent cells stay in float"
         elif weights and all(t.data_type != onnx.TensorProto.FLOAT for t in weights):
             found[node.name] = "its weight is not float32"
         elif method != "static" and not weights:
@@ -74,8 +77,6 @@ def refusals(
         elif method == "dynamic" and node.op_type in ("Conv", "ConvTranspose"):
             found[node.name] = ("ONNX Runtime has no kernel for dynamic int8 convolutions; "
                                 "use method: static")  # fmt: skip
-        elif method == "weight-only" and node.op_type in RECURRENT:
-            found[node.name] = "weights of recurrent cells stay in float"
     return found
 
 
@@ -129,7 +130,7 @@ def survey(
         if done:
             report.change()
         else:
-            report.skip(node.name, reasons.get(node.name, "the quantizer left it in float"))
+            report.skip(node.name, reasons.get(node.name, LEFT))
     for name, reason in reasons.items():
         if name not in {n.name for n in sites}:
             report.skipped.append((name, reason))

@@ -18,6 +18,7 @@ from onnx import external_data_helper, helper
 from megacompile import onnxfile
 
 COPY_BYTES = 1 << 24
+PAGED_BYTES = 1 << 20
 
 
 def tensor_bytes(tensor: onnx.TensorProto) -> int:
@@ -104,9 +105,9 @@ def write_streamed(model: onnx.ModelProto, source_folder: Path, path: Path) -> N
             if not external and len(tensor.raw_data) < onnxfile.EXTERNAL_BYTES:
                 continue
             used = True
-            # Readers map data files into memory: a tensor starts at a page.
-            stream.seek(-(-stream.tell() // 4096) * 4096)
-            offset = stream.tell()
+            # Readers map data files into memory: large tensors start at a page.
+            alignment = 4096 if tensor_bytes(tensor) >= PAGED_BYTES else 64
+            offset = stream.seek(-(-stream.tell() // alignment) * alignment)
             if external:
                 info = external_data_helper.ExternalDataInfo(tensor)
                 length = info.length or tensor_bytes(tensor)

@@ -62,7 +62,9 @@ class QuantizeOnnx(Quantize[Onnx, Onnx]):
         name_nodes(prepared)
         # Quantizers look for weights among the initializers, and freeze those that a caller
         # may override (microsoft/onnxruntime#3449).
-        lift_constants(prepared.graph, lambda tensor: tensor.data_type == onnx.TensorProto.FLOAT)
+        for graph in onnxfile.all_graphs(prepared):
+            if isinstance(graph, onnx.GraphProto):
+                lift_constants(graph, lambda tensor: tensor.data_type == onnx.TensorProto.FLOAT)
         defaults = set(overridable(prepared))
         taken = strip(prepared, lambda tensor: tensor.name in defaults)
         sites = candidates(prepared, self.method)

@@ -118,6 +118,21 @@ def test_convolution_that_is_an_output(tmp_path: Path) -> None:
     assert "output of the model" in fold(model, tmp_path).sites.skipped[0][1]
 
 
+def test_several_in_a_row(tmp_path: Path) -> None:
+    weights: dict[str, np.ndarray] = {}
+    nodes = []
+    for i in range(3):
+        weights |= {f"{n}{i}": a for n, a in statistics(3).items()} | {f"W{i}": random(3, 3, 1, 1)}
+        nodes += [node("Conv", [f"x{i}" if i else "x", f"W{i}"], [f"a{i}"]),
+                  node("BatchNormalization", [f"a{i}", *(f"{n}{i}" for n in NORM)],
+                       ["y" if i == 2 else f"x{i + 1}"])]  # fmt: skip
+    model = onnx_model(tmp_path, nodes, {"x": (["n", 3, 8, 8], "float32")}, {"y": ["n", 3, 8, 8]},
+                       weights)  # fmt: skip
+    result = fold(model, tmp_path)
+    assert operators(result.model) == ["Conv"] * 3
+    assert largest_error(model, result.model, {"x": random(2, 3, 8, 8)}) < 1e-3
+
+
 def test_shared_weight_is_copied(tmp_path: Path) -> None:
     nodes = [node("Conv", ["x", "W"], ["a"], "first"),
              node("BatchNormalization", ["a", *NORM], ["y"]),
