@@ -10,7 +10,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from megacompile.errors import MegacompileError, ModelError, SpecError, did_you_mean
+from megacompile.errors import Audience, MegacompileError, ModelError, SpecError, did_you_mean
+
+
+USER_MODULES = "megacompile_user_"
+
+
+def is_user_module(name: str) -> bool:
+    """Whether a module was loaded from a FILE.py beside a spec."""
+    return name.startswith(USER_MODULES)
 
 
 def locate(reference: str, base: Path) -> tuple[Path | None, str]:
@@ -50,9 +58,9 @@ def load(reference: str, base: Path) -> Any:
         if path is None and error.name and target.startswith(error.name):
             raise SpecError(what=f"no Python module '{target}'", cause=str(error),
                             remedy="install it, or write FILE.py:NAME") from error  # fmt: skip
-        raise _user_fault(f"'{target}' can't be imported", error, SpecError) from error
+        raise fault_of(error, SpecError, f"'{target}' can't be imported") from error
     except Exception as error:
-        raise _user_fault(f"'{target}' raises while it is imported", error, SpecError) from error
+        raise fault_of(error, SpecError, f"'{target}' raises while it is imported") from error
     if not hasattr(module, name):
         public = [n for n in vars(module) if not n.startswith("_")]
         raise SpecError(what=f"'{target}' has no '{name}'", remedy=did_you_mean(name, public))
@@ -60,7 +68,7 @@ def load(reference: str, base: Path) -> Any:
 
 
 def _load_file(path: Path) -> Any:
-    module_name = "megacompile_user_" + "_".join(path.with_suffix("").parts[1:]).replace("-", "_")
+    module_name = USER_MODULES + "_".join(path.with_suffix("").parts[1:]).replace("-", "_")
     if module_name in sys.modules:
         return sys.modules[module_name]
     spec = importlib.util.spec_from_file_location(module_name, path)
@@ -91,10 +99,13 @@ def call(what: str, hook: Callable[..., Any], *arguments: Any,
     except MegacompileError:
         raise
     except Exception as error:
-        raise _user_fault(f"{what} raises", error, leaf) from error
+        raise fault_of(error, leaf, f"{what} raises") from error
 
 
-def _user_fault(what: str, error: Exception, leaf: type[MegacompileError]) -> MegacompileError:
+def fault_of(
+    error: Exception, leaf: type[MegacompileError], what: str, audience: Audience = "user"
+) -> MegacompileError:
+    """An exception out of somebody's Python as one error that names the line it came from."""
     ours = str(Path(__file__).parent)
     frames = [f for f in traceback.extract_tb(error.__traceback__)
               if not f.filename.startswith((ours, "<"))]  # fmt: skip
@@ -106,4 +117,5 @@ def _user_fault(what: str, error: Exception, leaf: type[MegacompileError]) -> Me
         where = f"{error.filename}:{error.lineno}"
     return leaf(what=what, where=where,
                 cause=f"{type(error).__name__}: {message[0] if message else ''}".rstrip(": "),
-                remedy="mend it there; the rest of the build waits for it")  # fmt: skip
+                remedy="mend it there; the rest of the build waits for it",
+                audience=audience)  # fmt: skip

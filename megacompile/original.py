@@ -6,7 +6,9 @@ fails at an extreme size, answers that are random, buffers or inputs that a call
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
@@ -16,7 +18,6 @@ from typing import Any
 import numpy as np
 
 from megacompile import examples, hooks
-from megacompile.cache import file_sha256
 from megacompile.compare import InputSet, compare
 from megacompile.errors import DataError, ModelError, SpecError, did_you_mean
 from megacompile.forms import Eager, Form, Onnx, Scripted
@@ -27,6 +28,7 @@ from megacompile.structure import rename, take_apart
 from megacompile.tensors import Feeds, load_arrays, save_arrays, to_numpy, to_torch
 
 REAL_SETS = 8
+RECORD = "original.json"
 Sizes = Mapping[str, int]
 
 
@@ -257,6 +259,11 @@ def calibration_samples(spec: Spec, base: Path, signature: Signature) -> list[Fe
     return checked
 
 
+def calibration_hash(spec: Spec, base: Path, signature: Signature) -> str | None:
+    """The hash of what the calibration hook yields now, to be held against a stored one."""
+    return _hash_samples(calibration_samples(spec, base, signature))
+
+
 def inspect(spec: Spec, base: Path, folder: Path) -> Original:
     """Load, try, and record the original; input sets are written into `folder`.
 
@@ -290,12 +297,18 @@ def inspect(spec: Spec, base: Path, folder: Path) -> Original:
         parameters=form.parameters(), size_bytes=form.size_bytes(),
         outputs=list(signature.outputs), structure=dict(signature.structure or {}),
         output_dtypes=list(signature.output_dtypes), sets=[],
-        calibration_samples=len(samples), calibration_hash=_hash_samples(samples, folder),
+        calibration_samples=len(samples), calibration_hash=_hash_samples(samples),
         notes=notes, folder=str(folder),
     )  # fmt: skip
     _record_sets(original, form, spec, samples, folder)
     original.operations, original.bytes_moved = _count(form, spec, notes)
+    (folder / RECORD).write_text(json.dumps(original.to_dict()))
     return original
+
+
+def read_record(folder: Path) -> Original:
+    """What `inspect` wrote into a folder."""
+    return Original(**{**json.loads((folder / RECORD).read_text()), "folder": str(folder)})
 
 
 def _learn_outputs(form: Form, spec: Spec) -> tuple[Form, Feeds]:
@@ -411,15 +424,14 @@ def _check_optional(form: Form, spec: Spec) -> None:
                              remedy="choose the neutral value (1 for a mask of ones)")  # fmt: skip
 
 
-def _hash_samples(samples: list[Feeds], folder: Path) -> str | None:
+def _hash_samples(samples: list[Feeds]) -> str | None:
     if not samples:
         return None
-    import hashlib
-
     digest = hashlib.sha256()
-    for index in range(len(samples)):
-        # npz members carry a fixed date, so equal arrays give equal files.
-        digest.update(file_sha256(folder / f"calibration-{index}.npz").encode())
+    for sample in samples:
+        for name, array in sample.items():
+            digest.update(f"{name} {array.dtype} {array.shape}".encode())
+            digest.update(np.ascontiguousarray(array).tobytes())
     return digest.hexdigest()
 
 
@@ -464,4 +476,6 @@ def _count(form: Form, spec: Spec, notes: list[str]) -> tuple[float | None, floa
     except Exception as error:  # noqa: BLE001 - a count that fails costs a figure, not the build
         notes.append(f"operations could not be counted: {type(error).__name__}: {error}")
         return None, None
-    return float(count.operations), float(count.weight_bytes + count.activation_bytes)
+    if count.note:
+        notes.append(count.note)
+    return float(count.operations), float(count.least_bytes)

@@ -8,9 +8,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from pydantic import TypeAdapter
 
 from megacompile.errors import ModelError, did_you_mean
 from megacompile.spec.models import (
+    AnyInput,
     ConstantInput,
     DictInput,
     Dim,
@@ -20,6 +22,9 @@ from megacompile.spec.models import (
 )
 from megacompile.structure import Structure
 from megacompile.tensors import Array, Feeds, numpy_dtype
+
+_INPUTS: TypeAdapter[dict[str, Any]] = TypeAdapter(dict[str, AnyInput])
+_DIMS: TypeAdapter[dict[str, Dim]] = TypeAdapter(dict[str, Dim])
 
 
 @dataclass(frozen=True)
@@ -36,6 +41,23 @@ class Signature:
     outputs: tuple[str, ...] = ()
     structure: Structure | None = None
     output_dtypes: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """The signature as plain data, for manifests."""
+        return {
+            "inputs": _INPUTS.dump_python(dict(self.inputs), mode="json", by_alias=True),
+            "dims": _DIMS.dump_python(dict(self.dims), mode="json"),
+            "outputs": list(self.outputs),
+            "structure": self.structure,
+            "output_dtypes": list(self.output_dtypes),
+        }
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Signature:
+        """What `to_dict` wrote."""
+        return cls(_INPUTS.validate_python(data["inputs"]), _DIMS.validate_python(data["dims"]),
+                   tuple(data["outputs"]), data["structure"],
+                   tuple(data["output_dtypes"]))  # fmt: skip
 
     @property
     def tensors(self) -> dict[str, TensorInput]:

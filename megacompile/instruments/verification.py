@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -25,7 +26,9 @@ class Verification:
         if run.after is None:
             return
         after = run.after
+        start = time.perf_counter()
         found = measure(self.sets, after.run)
+        run.record.verification_seconds = round(time.perf_counter() - start, 3)
         run.record.error = record_of(found, run.emulated)
         enforce(found, run.effect, run.dtype, run.record.pass_)
 

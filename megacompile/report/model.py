@@ -101,6 +101,7 @@ class Step(Record):
     cached: bool = False
     cache_reason: str | None = None
     seconds: float = 0.0
+    verification_seconds: float = 0.0
     peak_memory_mb: float | None = None
     sites: SitesRecord | None = None
     notes: list[str] = Field(default_factory=list)

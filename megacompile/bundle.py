@@ -1,0 +1,243 @@
+"""The winner on disk: engine, manifest, spec, samples. Data only; every byte is accounted for."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from megacompile import __version__
+from megacompile.backendbase import Machine, Runner
+from megacompile.cache import disk_error, file_sha256
+from megacompile.callable import CompiledModel
+from megacompile.compare import InputSet, compare
+from megacompile.errors import BundleError, MegacompileError
+from megacompile.measure.machine import cpu_isa, library_versions, thread_budget
+from megacompile.registry import backend_class
+from megacompile.signature import Signature
+from megacompile.tensors import Feeds, load_arrays, save_arrays
+
+MANIFEST = "manifest.json"
+ENGINE = "engine"
+SPEC = "spec.json"
+SAMPLE_INPUTS, SAMPLE_OUTPUTS = "sample-inputs.npz", "sample-outputs.npz"
+SCHEMA = 1
+# Int8 products of two machines round alike; float sums differ in their order.
+SAMPLE_COSINE = 0.99
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What goes into a bundle."""
+
+    name: str
+    candidate: str
+    backend: str
+    options: dict[str, Any]
+    precision: str
+    needs_isa: tuple[str, ...]
+    engine: Path
+    signature: Signature
+    spec: dict[str, Any]
+    sample_inputs: Feeds
+    fingerprint: str
+    libraries: tuple[str, ...]
+
+
+def write_bundle(contents: Contents, folder: Path, machine: Machine) -> Path:
+    """Write a bundle beside its place and swap it in; a bundle that was there stays whole until
+    the new one is.
+
+    Raises:
+        MegacompileError: the disk is full or the folder can't be written.
+    """
+    temporary = folder.with_name(f".{folder.name}-{uuid.uuid4().hex}")
+    try:
+        temporary.mkdir(parents=True)
+        shutil.copytree(contents.engine, temporary / ENGINE)
+        (temporary / SPEC).write_text(json.dumps(contents.spec, indent=2) + "\n")
+        save_arrays(temporary / SAMPLE_INPUTS, contents.sample_inputs)
+        runner = load_engine(contents.backend, contents.options, temporary / ENGINE, machine,
+                             contents.signature)  # fmt: skip
+        save_arrays(temporary / SAMPLE_OUTPUTS, runner.run(contents.sample_inputs))
+        runner.close()
+        _write_manifest(contents, temporary, machine)
+        _swap(temporary, folder)
+    except OSError as error:
+        raise disk_error(error, folder) from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    return folder
+
+
+def _write_manifest(contents: Contents, folder: Path, machine: Machine) -> None:
+    names = sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file())
+    manifest: dict[str, Any] = {
+        "schema": SCHEMA, "megacompile": __version__, "name": contents.name,
+        "candidate": contents.candidate, "backend": contents.backend,
+        "options": contents.options, "precision": contents.precision,
+        "target": {"device": machine.device, "threads": machine.threads,
+                   "needs_isa": list(contents.needs_isa)},
+        "versions": library_versions([*contents.libraries, "numpy"]),
+        "fingerprint": contents.fingerprint,
+        "signature": contents.signature.to_dict(),
+        "files": {n: {"bytes": (folder / n).stat().st_size, "sha256": file_sha256(folder / n)}
+                  for n in names},
+    }  # fmt: skip
+    manifest["sha256"] = _own_hash(manifest)
+    (folder / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n")
+
+
+def _own_hash(manifest: dict[str, Any]) -> str:
+    content = {key: value for key, value in manifest.items() if key != "sha256"}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def _swap(new: Path, place: Path) -> None:
+    old = place.with_name(f".{place.name}-{uuid.uuid4().hex}")
+    if place.exists():
+        os.rename(place, old)
+    os.rename(new, place)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def read_manifest(folder: Path, check_files: bool = True) -> dict[str, Any]:
+    """A bundle's manifest, after all hashes were checked.
+
+    Raises:
+        BundleError: no bundle, a missing, unknown or changed file, a newer layout.
+    """
+    path = folder / MANIFEST
+    try:
+        manifest: dict[str, Any] = json.loads(path.read_text())
+        whole = manifest["sha256"] == _own_hash(manifest)
+    except FileNotFoundError as error:
+        raise BundleError(what="no bundle there", where=str(folder), expected=f"a {MANIFEST}",
+                          remedy="name the folder that `megacompile build` wrote, build/NAME",
+                          ) from error  # fmt: skip
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise BundleError(what="the manifest is damaged", where=str(path), cause=str(error),
+                          remedy="build again, or copy the bundle again") from error  # fmt: skip
+    if not whole:
+        raise BundleError(what="the manifest was changed after it was written", where=str(path),
+                          expected=manifest["sha256"], got=_own_hash(manifest),
+                          remedy="build again, or copy the bundle again")  # fmt: skip
+    if manifest["schema"] != SCHEMA:
+        raise BundleError(what="the bundle has another layout", where=str(path),
+                          expected=f"schema {SCHEMA}", got=f"schema {manifest['schema']}",
+                          remedy="use the megacompile version that wrote it: "
+                          f"{manifest.get('megacompile')}")  # fmt: skip
+    if check_files:
+        _check_files(folder, manifest["files"])
+    return manifest
+
+
+def _check_files(folder: Path, files: dict[str, Any]) -> None:
+    there = {str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file()} - {MANIFEST}
+    missing, extra = sorted(set(files) - there), sorted(there - set(files))
+    if missing:
+        raise BundleError(what=f"'{missing[0]}' is missing from the bundle", where=str(folder),
+                          expected=f"{len(files)} files", got=f"{len(files) - len(missing)}",
+                          remedy="copy the whole folder, or build again")  # fmt: skip
+    if extra:
+        raise BundleError(what=f"'{extra[0]}' does not belong to the bundle", where=str(folder),
+                          remedy="remove it, or build again")  # fmt: skip
+    for name, known in files.items():
+        got = file_sha256(folder / name)
+        if got != known["sha256"]:
+            raise BundleError(what=f"'{name}' was changed after the bundle was written",
+                              where=str(folder), expected=f"sha256 {known['sha256']}",
+                              got=f"sha256 {got}",
+                              remedy="copy the bundle again, or build again")  # fmt: skip
+
+
+def load_engine(
+    backend: str, options: dict[str, Any], folder: Path, machine: Machine, signature: Signature
+) -> Runner:
+    return backend_class(backend)(**options).load(folder, machine, signature)
+
+
+def here(threads: int | None = None, device: str = "cpu") -> Machine:
+    """This machine, with a thread budget from affinity and cgroup unless one is given."""
+    return Machine(device, threads or thread_budget(), tuple(cpu_isa()))
+
+
+def load_runner(folder: Path, threads: int | None = None) -> tuple[Runner, Signature]:
+    """Check a bundle and load its engine.
+
+    Raises:
+        BundleError: damaged, incomplete, for other hardware, or for other library versions.
+    """
+    manifest = read_manifest(folder)
+    machine = here(threads)
+    lacking = [name for name in manifest["target"]["needs_isa"] if name not in machine.isa]
+    if lacking:
+        raise BundleError(
+            what="this CPU would not run the engine, or would compute other numbers",
+            where=str(folder), expected=", ".join(manifest["target"]["needs_isa"]),
+            got=f"a CPU without {', '.join(lacking)}",
+            remedy="build on this machine: the spec lies in the bundle's spec.json",
+        )  # fmt: skip
+    _check_versions(folder, manifest["versions"])
+    signature = Signature.from_dict(manifest["signature"])
+    runner = load_engine(manifest["backend"], manifest["options"], folder / ENGINE, machine,
+                         signature)  # fmt: skip
+    return runner, signature
+
+
+def _check_versions(folder: Path, versions: dict[str, str]) -> None:
+    installed = library_versions(versions)
+    for name, built in versions.items():
+        if name not in installed:
+            raise BundleError(what=f"the bundle needs '{name}', which is not installed",
+                              where=str(folder), expected=f"{name} {built}",
+                              remedy=f"pip install '{name}=={built.split('+')[0]}'")  # fmt: skip
+        # Compiled torch packages and programs are tied to torch's minor version.
+        if name == "torch" and installed[name].split(".")[:2] != built.split(".")[:2]:
+            raise BundleError(what="the engine was compiled for another torch", where=str(folder),
+                              expected=f"torch {built}", got=f"torch {installed[name]}",
+                              remedy="install that version, or build again")  # fmt: skip
+
+
+def load(bundle: str | Path, threads: int | None = None) -> CompiledModel:
+    """Load a bundle as a callable with the original's inputs and outputs.
+
+    Args:
+        bundle: the folder, e.g. "build/minilm".
+        threads: number of threads; default: what this process's affinity and cgroup allow.
+
+    Raises:
+        BundleError: damaged, incomplete, for other hardware, or for other library versions.
+    """
+    runner, signature = load_runner(Path(bundle), threads)
+    return CompiledModel(runner.run, signature)
+
+
+def check_samples(folder: Path, run: Callable[[Feeds], Feeds]) -> float:
+    """Run the bundle's own samples; returns the least cosine to the stored answers.
+
+    Raises:
+        BundleError: this machine computes something else than the one that built it.
+    """
+    stored = InputSet("the bundle's samples", load_arrays(folder / SAMPLE_INPUTS),
+                      load_arrays(folder / SAMPLE_OUTPUTS))  # fmt: skip
+    try:
+        found = compare([stored], [run(stored.feeds)])
+    except MegacompileError:
+        raise
+    except Exception as error:
+        raise BundleError(what="the engine fails on the bundle's own samples", where=str(folder),
+                          cause=f"{type(error).__name__}: {error}") from error  # fmt: skip
+    if found.failures or found.cosine_min < SAMPLE_COSINE:
+        raise BundleError(what="this machine computes something else than the one that built it",
+                          where=str(folder),
+                          expected=f"cosine of at least {SAMPLE_COSINE} on the stored samples",
+                          got=found.failures[0] if found.failures else f"{found.cosine_min:.4f}",
+                          remedy="build on this machine")  # fmt: skip
+    return found.cosine_min

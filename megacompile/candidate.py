@@ -1,0 +1,87 @@
+"""One candidate in a process of its own: steps, lowering, events to the parent."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from megacompile.backendbase import Machine
+from megacompile.cache import Cache
+from megacompile.instruments import Dump, Instrument, Memory, Size, Timing, Verification
+from megacompile.manager import CandidateRun, lower
+from megacompile.original import Original, inspect
+from megacompile.plan import CandidatePlan, make_plan
+from megacompile.process import Send
+from megacompile.report.model import Step
+from megacompile.spec.load import load_spec_data
+from megacompile.spec.models import Spec
+
+
+def serve(requests: Iterator[dict[str, Any]], send: Send) -> None:
+    """Worker function: one request builds one candidate."""
+    for request in requests:
+        build_candidate(request, send)
+        send({"event": "done"})
+
+
+def build_candidate(request: dict[str, Any], send: Send) -> None:
+    """Run all steps of a candidate and lower it; every finished step is sent at once.
+
+    Raises:
+        MegacompileError: the step that failed is known to the parent from the last event.
+    """
+    base = Path(request["base"])
+    loaded = load_spec_data(request["spec"], base)
+    machine = Machine(**{**request["machine"], "isa": tuple(request["machine"]["isa"])})
+    os.environ.setdefault("OMP_NUM_THREADS", str(machine.threads))
+    plan = make_plan(loaded, lambda _: machine, request["quantized"])
+    original = Original(**request["original"])
+    chosen = _find(request["candidate"], (*plan.candidates, *plan.lowered_baselines),
+                   request["variant"])  # fmt: skip
+    sets = original.input_sets()
+    # Entered in this order, left in the reverse: timing ends first, and times the pass alone.
+    instruments: list[Instrument] = []
+    if request["dump"]:
+        instruments.append(Dump(Path(request["dump"]) / chosen.name.replace("/", "-")))
+    if request["verify_each"]:
+        instruments.append(Verification(sets))
+    instruments += [Size(), Memory(), Timing()]
+
+    def on_step(record: Step) -> None:
+        send({"event": "step", "record": record.model_dump(mode="json", by_alias=True)})
+
+    run = CandidateRun(
+        plan=chosen, spec=plan.spec, base=base, machine=machine, original=original,
+        cache=Cache(Path(request["cache"])), instruments=instruments, sets=sets,
+        on_start=lambda step: send({"event": "doing", "what": f"step '{step}'", "step": step}),
+        on_step=on_step,
+        on_progress=lambda message: send({"event": "progress", "message": message}),
+        verify_each=request["verify_each"],
+    )  # fmt: skip
+    run.run_steps()
+    record, _ = lower(run)
+    send({"event": "engine", "record": record.model_dump(mode="json", by_alias=True)})
+
+
+def _find(name: str, candidates: tuple[CandidatePlan, ...], variant: str) -> CandidatePlan:
+    return next(c for c in candidates if c.name == name and c.variant == variant)
+
+
+def serve_inspection(requests: Iterator[dict[str, Any]], send: Send) -> None:
+    """Worker function: look at the original, in a process of its own like everything else.
+
+    The record is stored under a key that a later build computes without loading the model.
+    """
+    for request in requests:
+        send({"event": "doing", "what": "looking at the original model"})
+        base = Path(request["base"])
+        spec = load_spec_data(request["spec"], base).spec
+        assert spec is not None  # the parent has checked it
+
+        def write(folder: Path, spec: Spec = spec, base: Path = base) -> None:
+            inspect(spec, base, folder)
+
+        entry = Cache(Path(request["cache"])).put(request["key"], {}, write)
+        send({"event": "done", "folder": str(entry.folder)})

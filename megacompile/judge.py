@@ -1,0 +1,206 @@
+"""Which candidate wins, and in what words. Pure: figures in, verdict out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from megacompile.measure.rounds import EngineTimes
+from megacompile.measure.session import Measured
+from megacompile.measure.statistics import (
+    AAResult,
+    RatioInterval,
+    paired_ratio,
+    percentiles,
+    relative_drop,
+    significant,
+    thin,
+)
+from megacompile.report.model import (
+    Baseline,
+    Candidate,
+    Gate,
+    Latency,
+    Metric,
+    Point,
+    Ratio,
+    Verdict,
+)
+from megacompile.spec.models import Budget
+
+Sizes = Mapping[str, int]
+
+
+def points_of(
+    measured: Measured, points: Sequence[Sizes], batch: Sequence[int],
+    baseline: Measured | None, checks: Sequence[AAResult | None],
+) -> list[Point]:  # fmt: skip
+    """The record of every point that was raced. Speed-ups are withheld where the A/A check of
+    that point failed."""
+    found = []
+    for number, times in enumerate(measured.times):
+        if not times.latencies_ms:
+            continue
+        taken = percentiles(times.latencies_ms)
+        speedup = None
+        check = checks[number] if number < len(checks) else None
+        if baseline is not None and (check is None or check.passed):
+            speedup = ratio_of(baseline.times[number], times)
+        memory = measured.memory[number] if number < len(measured.memory) else None
+        found.append(Point(
+            dims=dict(points[number]),
+            latency_ms=Latency(p50=taken.p50, p95=taken.p95, p99=taken.p99, mean=taken.mean,
+                               count=taken.count),
+            histogram=[round(v, 5) for v in thin(times.latencies_ms)],
+            throughput=1000 * batch[number] / taken.p50, speedup=speedup, peak_memory_mb=memory,
+        ))  # fmt: skip
+    return found
+
+
+def ratio_of(baseline: EngineTimes, other: EngineTimes) -> Ratio | None:
+    """Baseline time over the other's, by rounds that both ran."""
+    rounds = min(len(baseline.block_medians_ms), len(other.block_medians_ms))
+    if rounds == 0:
+        return None
+    found = paired_ratio(baseline.block_medians_ms[:rounds], other.block_medians_ms[:rounds])
+    return Ratio(median=found.median, low=found.low, high=found.high)
+
+
+def gates_of(
+    budget: Budget, candidate: Candidate, original: Mapping[str, Metric]
+) -> list[Gate]:
+    """Every limit of the budget held against a candidate that was built and measured."""
+    gates: list[Gate] = []
+    first = candidate.points[0] if candidate.points else None
+    if budget.metric_drop is not None:
+        gates.append(_metric_gate(budget.metric_drop, candidate.metric, original))
+    error = candidate.lowering.error if candidate.lowering else None
+    if budget.cosine is not None:
+        gates.append(_least("cosine", budget.cosine, error.cosine_min if error else None,
+                            error.note if error else None))  # fmt: skip
+    if error is not None:
+        gates.append(Gate(name="dead_channels", limit=0, value=len(error.dead_channels),
+                          passed=not error.dead_channels))  # fmt: skip
+    if budget.size_mb is not None:
+        size = candidate.size_bytes / 1e6 if candidate.size_bytes is not None else None
+        gates.append(_most("size_mb", budget.size_mb, size))
+    if budget.speedup is not None:
+        low = first.speedup.low if first and first.speedup else None
+        note = None if low is not None else "withheld: the A/A check failed"
+        gates.append(_least("speedup", budget.speedup, low, note))
+    if budget.latency_ms is not None:
+        gates.append(_most("latency_ms", budget.latency_ms,
+                           first.latency_ms.p50 if first else None))  # fmt: skip
+    if budget.peak_memory_mb is not None:
+        gates.append(_most("peak_memory_mb", budget.peak_memory_mb,
+                           first.peak_memory_mb if first else None))  # fmt: skip
+    return gates
+
+
+def _metric_gate(
+    limit: float, metrics: Mapping[str, Metric], original: Mapping[str, Metric]
+) -> Gate:
+    """The worst relative loss of any metric."""
+    worst, name = float("-inf"), None
+    for key, before in original.items():
+        after = metrics.get(key)
+        if after is None:
+            return Gate(name="metric_drop", limit=limit, value=None, passed=False,
+                        note=f"'{key}' was not measured")  # fmt: skip
+        drop = relative_drop(before.value, after.value, before.higher_is_better)
+        if drop > worst:
+            worst, name = drop, key
+    if name is None:
+        return Gate(name="metric_drop", limit=limit, value=None, passed=False, note="no metric")
+    return Gate(name="metric_drop", limit=limit, value=worst, passed=worst <= limit,
+                note=f"{name}: {original[name].value:.4g} to {metrics[name].value:.4g}")  # fmt: skip
+
+
+def _least(name: str, limit: float, value: float | None, note: str | None = None) -> Gate:
+    passed = value is not None and value >= limit
+    return Gate(name=name, limit=limit, value=value, passed=passed, note=note)
+
+
+def _most(name: str, limit: float, value: float | None) -> Gate:
+    passed = value is not None and value <= limit
+    return Gate(name=name, limit=limit, value=value, passed=passed)
+
+
+def choose(
+    candidates: Sequence[Candidate], baselines: Sequence[Baseline], check: AAResult | None
+) -> tuple[Verdict, str | None, str]:
+    """Verdict, winner, and the verdict in one sentence."""
+    inside = [c for c in candidates if c.status == "built" and c.points]
+    if not inside:
+        outside = [c for c in candidates if c.status == "outside_budget"]
+        if outside:
+            return "outside_budget", None, _outside_sentence(outside)
+        return "failed", None, _failed_sentence(candidates)
+    best = min(inside, key=lambda c: c.points[0].latency_ms.p50)
+    if check is not None and not check.passed:
+        return "no_improvement", None, f"No speed-up is claimed: {check.note}."
+    first = baselines[0].name if baselines else "the baseline"
+    floor = check.noise_floor if check else 0.02
+    speedup = best.points[0].speedup
+    if speedup is None or significant(_interval(speedup), floor) != "faster":
+        shown = f" ({_shown(speedup)})" if speedup else ""
+        return "no_improvement", None, (
+            f"No candidate is significantly faster than {first}; "
+            f"the best, {best.name}, runs at {_times(speedup)} its speed{shown}."
+        )
+    rival = best_baseline(baselines)
+    against = best.versus_best_baseline
+    if rival and against and significant(_interval(against), floor) == "slower":
+        return "no_improvement", None, (
+            f"The unchanged model on {rival.name} is faster than every candidate; "
+            f"the best, {best.name}, runs at {_times(against)} its speed."
+        )
+    return "improved", best.name, _winner_sentence(best, first, rival, baselines)
+
+
+def best_baseline(baselines: Sequence[Baseline]) -> Baseline | None:
+    running = [b for b in baselines if b.points]
+    return min(running, key=lambda b: b.points[0].latency_ms.p50, default=None)
+
+
+def _interval(ratio: Ratio) -> RatioInterval:
+    return RatioInterval(ratio.median, ratio.low, ratio.high)
+
+
+def _winner_sentence(
+    best: Candidate, first: str, rival: Baseline | None, baselines: Sequence[Baseline]
+) -> str:
+    point = best.points[0]
+    assert point.speedup is not None
+    at = ", ".join(f"{n} {s}" for n, s in point.dims.items())
+    text = (f"{best.name} is {_times(point.speedup)} as fast as {first} "
+            f"({_shown(point.speedup)})" + (f" at {at}" if at else ""))  # fmt: skip
+    if rival and rival.name != first and best.versus_best_baseline:
+        text += f" and {_times(best.versus_best_baseline)} as fast as the best baseline, {rival.name}"
+    original = baselines[0].metric if baselines else {}
+    changes = [f"{n} {original[n].value:.4g} to {m.value:.4g}"
+               for n, m in best.metric.items() if n in original]  # fmt: skip
+    return text + (f"; {', '.join(changes)}" if changes else "") + "."
+
+
+def _outside_sentence(outside: Sequence[Candidate]) -> str:
+    best = min(outside, key=lambda c: (sum(not g.passed for g in c.gates),
+                                       c.points[0].latency_ms.p50 if c.points else 0))  # fmt: skip
+    broken = [f"{g.name} {g.value:.4g} (limit {g.limit:.4g})" if g.value is not None
+              and g.limit is not None else g.name for g in best.gates if not g.passed]  # fmt: skip
+    return (f"Nothing is inside the budget; nearest is {best.name}, outside in "
+            f"{', '.join(broken)}.")  # fmt: skip
+
+
+def _failed_sentence(candidates: Sequence[Candidate]) -> str:
+    if not candidates:
+        return "There was no candidate to build."
+    first = candidates[0]
+    return f"Nothing could be built; {first.name}: {first.reason}"
+
+
+def _times(ratio: Ratio | None) -> str:
+    return f"{ratio.median:.2f} times" if ratio else "an unknown share of"
+
+
+def _shown(ratio: Ratio) -> str:
+    return f"95 % interval {ratio.low:.2f} to {ratio.high:.2f}"

@@ -1,0 +1,81 @@
+"""Cache keys: what a stored step or engine depends on. Nothing heavy is imported here."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Sequence
+from functools import cache as remember
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from megacompile import __version__, hooks
+from megacompile.backendbase import Backend, Machine
+from megacompile.cache import key_of, sources_hash
+from megacompile.original import Original
+from megacompile.passbase import Pass, Traits
+from megacompile.plan import CandidatePlan
+from megacompile.spec.models import Spec
+
+FORM = "form"
+# Our own modules whose code decides what a stored step is worth.
+OWN = ("forms", "torchmodules", "onnxfile", "signature", "compare", "manager", "passbase")
+
+
+@remember
+def own_hash() -> str:
+    folder = Path(__file__).parent
+    files = [folder / f"{name}.py" for name in OWN]
+    files += sorted((folder / "instruments").glob("*.py"))
+    return key_of(__version__, *(f.read_text() for f in files))
+
+
+@remember
+def package_hash(folder: Path) -> str:
+    """A hash of all Python files of a pass library: passes share helpers."""
+    return key_of(*((f.name, f.read_text()) for f in sorted(folder.rglob("*.py"))))
+
+
+def versions(names: Sequence[str]) -> dict[str, str]:
+    found = {}
+    for name in names:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = "none"
+    return found
+
+
+def root_key(spec: Spec, original: Original) -> str:
+    """The key of the original under the spec's inputs."""
+    described = spec.model_dump(mode="json", by_alias=True, include={"inputs", "dims", "outputs"})
+    return key_of("original", own_hash(), original.fingerprint, described, spec.seed,
+                  original.outputs)  # fmt: skip
+
+
+def step_key(before: str, pass_: Pass[Any, Any], original: Original, traits: Traits) -> str:
+    """The key of a step: what it started from, its options, source, libraries, and data."""
+    cls = type(pass_)
+    file = Path(inspect.getfile(cls))
+    source = (
+        sources_hash(file) if hooks.is_user_module(cls.__module__) else package_hash(file.parent)
+    )
+    return key_of(before, cls.__qualname__, pass_.model_dump(mode="json"), source,
+                  versions([*cls.libraries, "torch", "onnx"]), original.calibration_hash,
+                  dataclasses.asdict(traits))  # fmt: skip
+
+
+def engine_key(before: str, backend: Backend, machine: Machine) -> str:
+    file = Path(inspect.getfile(type(backend)))
+    return key_of("engine", before, backend.name, backend.model_dump(mode="json"),
+                  package_hash(file.parent), versions(backend.libraries), machine.isa,
+                  machine.threads)  # fmt: skip
+
+
+def keys_of(plan: CandidatePlan, spec: Spec, original: Original, machine: Machine) -> list[str]:
+    """Keys of all steps and, last, of the engine. Nothing heavy is imported."""
+    keys = [root_key(spec, original)]
+    for step in plan.steps:
+        keys.append(step_key(keys[-1], step.pass_, original, plan.backend.traits()))
+    return [*keys[1:], engine_key(keys[-1], plan.backend, machine)]

@@ -1,0 +1,281 @@
+"""Runs a candidate's plan: step after step, from the cache where it can, never twice."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from pathlib import Path
+from typing import Any
+
+from megacompile import examples, hooks
+from megacompile.backendbase import Lowered, Machine, Runner
+from megacompile.cache import Cache, Entry
+from megacompile.compare import InputSet
+from megacompile.errors import MegacompileError, PassError, VerificationError
+from megacompile.forms import FORMS, Eager, Form
+from megacompile.instruments import Instrument, Memory, StepRun, Timing, first_broken
+from megacompile.instruments.verification import enforce, measure, record_of
+from megacompile.keys import FORM, keys_of
+from megacompile.original import Original, load_original
+from megacompile.passbase import Effect, Pass, PassContext, Result
+from megacompile.plan import CandidatePlan, PlannedStep
+from megacompile.report.model import SitesRecord, Skipped, Step
+from megacompile.spec.models import Spec
+
+@dataclasses.dataclass
+class CandidateRun:
+    """Everything one candidate's steps need; lives in the candidate's own process.
+
+    `verify_each` False looks at the engine alone, and bisects when it is broken.
+    """
+
+    plan: CandidatePlan
+    spec: Spec
+    base: Path
+    machine: Machine
+    original: Original
+    cache: Cache
+    instruments: Sequence[Instrument]
+    sets: Sequence[InputSet]
+    on_start: Callable[[str], None]
+    on_step: Callable[[Step], None]
+    on_progress: Callable[[str], None]
+    verify_each: bool = True
+
+    def __post_init__(self) -> None:
+        self.signature = self.original.signature(self.spec)
+        self.keys = keys_of(self.plan, self.spec, self.original, self.machine)
+        self.current: Form | None = None
+        self.stored: list[tuple[PlannedStep, Entry | None]] = []
+
+    def run_steps(self) -> list[Step]:
+        """Carry out all steps; returns their records. The last form is `self.current`, loaded
+        only when something asks for it with `form()`.
+
+        Raises:
+            MegacompileError: naming the step that failed.
+        """
+        records = []
+        last = self._last_stored()
+        for number, (planned, key) in enumerate(zip(self.plan.steps, self.keys, strict=False)):
+            label = planned.pass_.name
+            self.on_start(label)
+            entry = self.cache.get(key, check=number == last) if number <= last else None
+            if entry is not None:
+                record = Step.model_validate({**entry.record["step"], "cached": True,
+                                              "cache_reason": "same input, options and versions"})
+                self.current = None
+                self.stored.append((planned, entry))
+            else:
+                record = self._run_step(number, planned, key)
+            records.append(record)
+            self.on_step(record)
+        return records
+
+    def _last_stored(self) -> int:
+        """The last step in the cache: nothing before it has to be looked at."""
+        found = [n for n, key in enumerate(self.keys[:-1]) if self.cache.get(key)]
+        # Steps without an entry before it (forms that can't be stored) would leave a hole in
+        # the report: the cache is used up to the first of them.
+        last = -1
+        for number in found:
+            if number == last + 1:
+                last = number
+        return last
+
+    def form(self) -> Form:
+        """The model after the last step, read from the cache if it isn't in memory."""
+        if self.current is None:
+            if not self.stored:
+                self.current = load_original(self.spec, self.base, self.signature)
+            else:
+                planned, entry = self.stored[-1]
+                assert entry is not None
+                self.current = self._load(planned.form, entry)
+        return self.current
+
+    def _load(self, form: str, entry: Entry) -> Form:
+        if form == Eager.name and self.spec.model.kind == "python":
+            hooks.load(self.spec.model.reference, self.base)  # its classes, for the stored module
+        return FORMS[form].load(entry.folder / FORM, self.signature)
+
+    def _run_step(self, number: int, planned: PlannedStep, key: str) -> Step:
+        pass_ = planned.pass_
+        record = Step.model_validate({
+            "pass": pass_.name, "options": pass_.model_dump(mode="json", exclude_defaults=True),
+            "form": planned.form, "effect": pass_.promised().value, "inserted": planned.inserted,
+            "cache_reason": "no entry for this input, options and versions",
+        })  # fmt: skip
+        before = self.form()
+        effect, dtype = self.promise(number)
+        run = StepRun(number, record, effect, dtype)
+        work = Path(tempfile.mkdtemp(prefix="megacompile-step-"))
+        try:
+            with ExitStack() as stack:
+                for instrument in self.instruments:
+                    stack.enter_context(_named(instrument.around(run), pass_.name))
+                result = self._call(pass_, before, work)
+                run.after = result.model
+                run.emulated = dtype == "float16" and planned.form == "Onnx"
+                self._check_effect(pass_, result, record)
+            record.notes += result.notes
+            entry = self._store(key, record, result.model)
+            self.current = (
+                self._load(planned.form, entry) if entry and planned.form == "Onnx" else
+                result.model
+            )  # fmt: skip
+            self.stored.append((planned, entry))
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
+        return record
+
+    def promise(self, number: int) -> tuple[Effect, str]:
+        """The weakest promise of the steps up to one, and the dtype it rounds to."""
+        passes = [step.pass_ for step in self.plan.steps[: number + 1]]
+        effect = max((p.promised() for p in passes), key=lambda e: e.rank, default=Effect.EXACT)
+        dtype = next((str(p.dtype) for p in passes if hasattr(p, "dtype")), "float32")
+        return effect, dtype
+
+    def _call(self, pass_: Pass[Any, Any], before: Form, work: Path) -> Result[Any]:
+        context = PassContext(
+            work=work, target_threads=self.machine.threads, seed=self.spec.seed,
+            traits=self.plan.backend.traits(), calibration=self.original.calibration,
+            examples=lambda which: examples.make(
+                self.signature, examples.sizes(self.signature, which), self.spec.seed + 1),
+            progress=self.on_progress,
+        )  # fmt: skip
+        try:
+            result = pass_.run(before, context)
+        except MegacompileError:
+            raise
+        except Exception as error:
+            raise hooks.fault_of(
+                error, PassError, f"pass '{pass_.name}' raises", audience="pass author"
+            ) from error
+        if not isinstance(result, Result) or not isinstance(result.model, Form):
+            raise PassError(what=f"pass '{pass_.name}' returns no Result with a form",
+                            expected="Result(model, Sites(...))", got=type(result).__name__,
+                            audience="pass author")  # fmt: skip
+        return result
+
+    def _check_effect(self, pass_: Pass[Any, Any], result: Result[Any], record: Step) -> None:
+        sites = result.sites
+        record.sites = SitesRecord(
+            kind=sites.kind, matched=sites.matched, changed=sites.changed,
+            skipped=[Skipped(site=site, reason=reason) for site, reason in sites.skipped],
+        )  # fmt: skip
+        if sites.changed or pass_.cleanup:
+            return
+        reasons = sorted({reason for _, reason in sites.skipped})
+        raise PassError(what=f"'{pass_.name}' changed 0 of {sites.matched} {sites.kind}s",
+                        cause="; ".join(reasons[:3]) or f"the model has no {sites.kind} for it",
+                        remedy=f"leave '{pass_.name}' out of this variant")  # fmt: skip
+
+    def _store(self, key: str, record: Step, model: Form) -> Entry | None:
+        def write(folder: Path) -> None:
+            (folder / FORM).mkdir()
+            model.save(folder / FORM)
+
+        try:
+            return self.cache.put(key, {"step": record.model_dump(mode="json", by_alias=True)},
+                                  write)  # fmt: skip
+        except (MegacompileError, OSError):
+            raise
+        except Exception as error:  # whatever pickling a user's module raises
+            if record.form != Eager.name:
+                raise
+            record.cache_reason = f"not stored: {type(error).__name__}: {error}"
+            return None
+
+    def find_guilty(self, effect: Effect, dtype: str) -> str | None:
+        """After a broken engine whose steps weren't looked at: the first broken step's name."""
+        known = [(planned, entry) for planned, entry in self.stored if entry is not None]
+
+        def broken(item: tuple[PlannedStep, Entry]) -> bool:
+            found = measure(self.sets, self._load(item[0].form, item[1]).run)
+            return found.broken(effect, dtype) is not None
+
+        guilty = first_broken(known, broken)
+        return guilty[0].pass_.name if guilty else None
+
+
+def _named(context: AbstractContextManager[None], step: str) -> AbstractContextManager[None]:
+    return _Named(context, step)
+
+
+class _Named(AbstractContextManager[None]):
+    """An instrument's error says which step it was found after."""
+
+    def __init__(self, context: AbstractContextManager[None], step: str) -> None:
+        self.context, self.step = context, step
+
+    def __enter__(self) -> None:
+        self.context.__enter__()
+
+    def __exit__(self, *exc: Any) -> bool | None:
+        try:
+            return self.context.__exit__(*exc)
+        except VerificationError as error:
+            error.where = error.where or f"after pass '{self.step}'"
+            raise
+
+
+def lower(run: CandidateRun) -> tuple[Step, Entry]:
+    """Lower the last form to an engine, run it on all input sets, and store it.
+
+    Raises:
+        BackendError, VerificationError: the compiler refused, or the engine answers wrongly.
+    """
+    backend = run.plan.backend
+    run.on_start(backend.name)
+    effect, dtype = run.promise(len(run.plan.steps))
+    record = Step.model_validate({
+        "pass": backend.name, "options": backend.model_dump(mode="json", exclude_defaults=True),
+        "form": "engine", "effect": effect.value,
+        "cache_reason": "no entry for this input, options and versions",
+    })  # fmt: skip
+    step = StepRun(len(run.plan.steps), record, effect, dtype)
+    work = Path(tempfile.mkdtemp(prefix="megacompile-engine-"))
+    try:
+        out = work / FORM
+        out.mkdir()
+        form = run.form()
+        with Memory().around(step), Timing().around(step):
+            lowered = backend.compile(form, run.machine, run.plan.facts, out)
+        del form
+        run.current = None  # the engine alone is in memory while it is checked
+        _check_engine(run, backend.load(out, run.machine, run.signature), step, lowered)
+        record.notes += lowered.notes
+        record.size_bytes = sum(f.stat().st_size for f in out.rglob("*") if f.is_file())
+        described = {"step": record.model_dump(mode="json", by_alias=True),
+                     "precision": lowered.precision, "needs_isa": list(lowered.needs_isa),
+                     "emulated": lowered.emulated}  # fmt: skip
+
+        def write(folder: Path) -> None:
+            shutil.copytree(out, folder / FORM)
+
+        return record, run.cache.put(run.keys[-1], described, write)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def _check_engine(run: CandidateRun, runner: Runner, step: StepRun, lowered: Lowered) -> None:
+    start = time.perf_counter()
+    try:
+        found = measure(run.sets, runner.run)
+    finally:
+        runner.close()
+    emulated = lowered.emulated and step.dtype == "float16"
+    step.record.error = record_of(found, emulated)
+    step.record.verification_seconds = round(time.perf_counter() - start, 3)
+    try:
+        enforce(found, step.effect, step.dtype, step.record.pass_)
+    except VerificationError as error:
+        guilty = None if run.verify_each else run.find_guilty(step.effect, step.dtype)
+        if guilty:
+            error.what = f"'{guilty}' broke its promise (found by bisection)"
+        raise

@@ -1,0 +1,170 @@
+"""One engine or baseline in a process of its own, timed on request."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from megacompile import examples, hooks
+from megacompile.backendbase import Backend, Machine, Runner
+from megacompile.backends.torchrunner import TorchRunner
+from megacompile.callable import CompiledModel
+from megacompile.errors import DataError
+from megacompile.forms import Eager, Form, Onnx, quiet
+from megacompile.instruments.memory import peak_mb, reset_peak
+from megacompile.measure.statistics import metric_from
+from megacompile.original import Original, calibration_hash, fingerprint, load_original
+from megacompile.process import Send
+from megacompile.registry import backend_class
+from megacompile.signature import Signature
+from megacompile.spec.load import load_spec_data
+from megacompile.spec.models import Evaluation, Spec
+from megacompile.tensors import Feeds
+
+WARM_SECONDS = 0.2
+WARM_CALLS = 3
+
+
+def serve(requests: Iterator[dict[str, Any]], send: Send) -> None:
+    """Worker function: `load` first, then `point`, `time`, `memory` and `evaluate`."""
+    worker: _Worker | None = None
+    for request in requests:
+        operation = request["operation"]
+        if operation == "load":
+            send({"event": "doing", "what": "loading"})
+            worker = _Worker(request)
+            answer = worker.loaded
+        else:
+            assert worker is not None
+            if operation != "time":
+                send({"event": "doing", "what": operation})
+            answer = getattr(worker, operation)(request)
+        send({"event": "done", **answer})
+
+
+class _Worker:
+    def __init__(self, request: dict[str, Any]) -> None:
+        self.base = Path(request["base"])
+        spec = load_spec_data(request["spec"], self.base).spec
+        assert spec is not None  # the parent has checked it
+        self.spec: Spec = spec
+        self.machine = Machine(**{**request["machine"], "isa": tuple(request["machine"]["isa"])})
+        original = Original(**request["original"])
+        self.signature = original.signature(spec)
+        reset_peak()
+        start = time.perf_counter()
+        self.runner, self.loaded = self._load(request)
+        self.loaded["load_seconds"] = round(time.perf_counter() - start, 3)
+        if request.get("confirm"):
+            self.loaded["calibration_hash"] = calibration_hash(spec, self.base, self.signature)
+        self.call: Callable[[], Any] = lambda: None
+
+    def _load(self, request: dict[str, Any]) -> tuple[Runner, dict[str, Any]]:
+        if request["backend"] in ("eager", "torch.compile"):
+            form = load_original(self.spec, self.base, self.signature)
+            loaded = {"fingerprint": fingerprint(form)} if request.get("confirm") else {}
+            return EagerRunner(form, self.machine.threads,
+                               compiled=request["backend"] == "torch.compile"), loaded  # fmt: skip
+        backend: Backend = backend_class(request["backend"])(**request["options"])
+        return backend.load(Path(request["folder"]), self.machine, self.signature), {}
+
+    def point(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Put inputs of one benchmark point in place and warm up."""
+        feeds = examples.make(self.signature, request["dims"], self.spec.seed)
+        self.call = self.runner.prepare(feeds)
+        with quiet():
+            end = time.perf_counter() + WARM_SECONDS
+            calls = 0
+            while calls < WARM_CALLS or (time.perf_counter() < end and calls < 1000):
+                self.call()
+                calls += 1
+        reset_peak()
+        return {}
+
+    def time(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Latencies of single calls in milliseconds."""
+        call, clock = self.call, time.perf_counter_ns
+        taken = []
+        for _ in range(request["iterations"]):
+            start = clock()
+            call()
+            taken.append((clock() - start) / 1e6)
+        return {"latencies": taken}
+
+    def memory(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Peak resident memory of this process since the point was prepared, in MB."""
+        return {"peak_memory_mb": peak_mb()}
+
+    def evaluate(self, request: dict[str, Any]) -> dict[str, Any]:
+        """The user's metric on this engine."""
+        source = self.spec.data.evaluation
+        assert source is not None
+        run = CompiledModel(self.runner.run, self.signature)
+        start = time.perf_counter()
+        metrics = evaluate(source, self.base, run)
+        return {"metrics": metrics, "seconds": round(time.perf_counter() - start, 3)}
+
+
+def evaluate(source: Evaluation, base: Path, run: CompiledModel) -> dict[str, dict[str, Any]]:
+    """Call the user's `evaluate(run)`; metrics with sample counts and sampling errors.
+
+    Raises:
+        DataError: the hook raises, or returns something else than finite numbers by name.
+    """
+    label = f"data.evaluation '{source.python}'"
+    found = hooks.call(label, hooks.load(source.python, base), run, leaf=DataError)
+    if not isinstance(found, dict) or not found:
+        raise DataError(what=f"{label} returns no metrics", where="data.evaluation",
+                        expected="{name: number or scores per sample}",
+                        got=type(found).__name__ if not isinstance(found, dict) else "an empty dict",
+                        )  # fmt: skip
+    unknown = sorted(set(source.lower_is_better) - set(map(str, found)))
+    if unknown:
+        raise DataError(what=f"lower_is_better names '{unknown[0]}', which {label} doesn't return",
+                        where="data.evaluation.lower_is_better",
+                        expected=", ".join(map(str, found)))  # fmt: skip
+    return {
+        str(name): asdict(metric_from(value, run.samples_seen or None,
+                                      str(name) not in source.lower_is_better, name=str(name)))
+        for name, value in found.items()
+    }  # fmt: skip
+
+
+class EagerRunner(Runner):
+    """The unchanged model, as torch runs it; `compiled` wraps it in torch.compile's defaults."""
+
+    def __init__(self, form: Form, threads: int, compiled: bool) -> None:
+        import torch
+
+        torch.set_num_threads(threads)
+        self.form = form
+        self.signature: Signature = form.signature
+        self.inner: Runner | None = None
+        if not isinstance(form, (Eager, Onnx)) or (compiled and isinstance(form, Eager)):
+            call: Any = form.flat() if isinstance(form, Eager) else form.leaves  # type: ignore[attr-defined]
+            self.inner = TorchRunner(torch.compile(call) if compiled else call, threads,
+                                     form.signature)  # fmt: skip
+
+    def run(self, feeds: Feeds) -> Feeds:
+        return (self.inner or self.form).run(feeds)
+
+    def prepare(self, feeds: Feeds) -> Callable[[], Any]:
+        if self.inner is not None:
+            return self.inner.prepare(feeds)
+        assert isinstance(self.form, Eager)
+        import torch
+
+        from megacompile.tensors import to_torch
+
+        arguments = self.signature.arguments(lambda name: to_torch(feeds[name]))
+        args, kwargs = self.form.binding.split(arguments)
+        module = self.form.module
+
+        def once() -> Any:
+            with torch.inference_mode():
+                return module(*args, **kwargs)
+
+        return once
