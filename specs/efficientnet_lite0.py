@@ -134,5 +134,5 @@ def _package_file(package: str, name: str) -> Path:
     """A file inside an installed package, found without importing the package."""
     spec = find_spec(package)
     if spec is None or not spec.submodule_search_locations:
-        raise ModuleNotFoundError(f"{package} is not installed; see specs/README.md")
+        raise ModuleNotFoundError(f"{package} is not installed: install it with --no-deps")
     return Path(spec.submodule_search_locations[0]) / name

