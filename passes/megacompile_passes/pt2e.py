@@ -1,0 +1,124 @@
+"""torchao's PT2E steps with an x86 quantizer that honours what shall stay in float."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from megacompile.errors import PassError
+from megacompile.forms import quiet
+from megacompile_passes.surgery import operator_name
+from megacompile_passes.tracing import first_line
+
+if TYPE_CHECKING:
+    import torch
+
+
+def own_weights(module: torch.fx.GraphModule) -> None:
+    """Give a convolution before a normalization weights of its own when others use them too.
+
+    PT2E folds the normalization into the weight, and with it into every other user
+    (pytorch/pytorch#197539).
+    """
+    import torch
+
+    for node in list(module.graph.nodes):
+        if "batch_norm" not in operator_name(node) or not node.args:
+            continue
+        conv: Any = node.args[0]
+        if not operator_name(conv).startswith("conv"):
+            continue
+        for index, weight in enumerate(conv.args[1:3], start=1):
+            if getattr(weight, "op", "") != "get_attr":
+                continue
+            others = [n for n in module.graph.nodes
+                      if n.op == "get_attr" and n.target == weight.target]  # fmt: skip
+            if sum(len(n.users) for n in others) < 2:
+                continue
+            name = f"own_{conv.name}_{index}"
+            value = _attribute(module, str(weight.target))
+            module.register_parameter(name, torch.nn.Parameter(value.detach().clone(), False))
+            with module.graph.inserting_before(conv):
+                conv.update_arg(index, module.graph.get_attr(name))
+    module.recompile()
+
+
+def _attribute(module: torch.nn.Module, path: str) -> torch.Tensor:
+    value: Any = module
+    for part in path.split("."):
+        value = getattr(value, part)
+    assert hasattr(value, "detach")
+    return value
+
+
+def prepare(
+    module: torch.fx.GraphModule, dynamic: bool, per_channel: bool, kept: set[str]
+) -> torch.fx.GraphModule:
+    """Insert observers; nodes whose names are in `kept` get none.
+
+    Raises:
+        PassError: torchao can't annotate the graph.
+    """
+    import torch
+    import torchao.quantization.pt2e.quantizer.x86_inductor_quantizer as x86
+    from torchao.quantization.pt2e.quantize_pt2e import prepare_pt2e
+
+    class Quantizer(x86.X86InductorQuantizer):
+        def annotate(self, model: torch.fx.GraphModule) -> torch.fx.GraphModule:
+            for node in model.graph.nodes:
+                _tell_calls_apart(node)
+                # A product of a mask and a huge constant would set the range of everything
+                # around it, and int8 products of elements save nothing (pytorch/executorch#20471).
+                if node.name in kept or node.target is torch.ops.aten.mul.Tensor:
+                    node.meta[x86.QUANT_ANNOTATION_KEY] = x86._X86InductorQuantizationAnnotation(
+                        _annotated=True
+                    )
+            return super().annotate(model)
+
+    quantizer = Quantizer()
+    quantizer.set_global(_config(dynamic, per_channel))
+    try:
+        with quiet(), torch.no_grad():
+            return prepare_pt2e(module, quantizer)
+    except Exception as error:
+        raise PassError(what="torchao's x86 quantizer can't annotate the graph",
+                        cause=first_line(error),
+                        remedy="put `simplify` before `quantize`: it fails on unused operators",
+                        ) from error  # fmt: skip
+
+
+def _tell_calls_apart(node: torch.fx.Node) -> None:
+    """torchao groups operators by module path and stops when a module is called twice; the
+    stack's keys tell the calls apart (`conv`, `conv@1`), its paths don't."""
+    stack = node.meta.get("nn_module_stack")
+    if stack:
+        node.meta["nn_module_stack"] = {key: (key, kind) for key, (_, kind) in stack.items()}
+
+
+def _config(dynamic: bool, per_channel: bool) -> Any:
+    import dataclasses
+
+    import torch
+    import torchao.quantization.pt2e.quantizer.x86_inductor_quantizer as x86
+    from torchao.quantization.pt2e import MinMaxObserver
+
+    config = x86.get_default_x86_inductor_quantization_config(is_dynamic=dynamic)
+    if per_channel:
+        return config
+    weight = dataclasses.replace(
+        config.weight, qscheme=torch.per_tensor_symmetric, ch_axis=None,
+        observer_or_fake_quant_ctr=MinMaxObserver.with_args(eps=2**-12),
+    )  # fmt: skip
+    return dataclasses.replace(config, weight=weight)
+
+
+def calibrate(prepared: torch.fx.GraphModule, samples: Iterator[tuple[torch.Tensor, ...]]) -> int:
+    """Run all samples through the observers; how many there were."""
+    import torch
+
+    count = 0
+    with torch.no_grad():
+        for leaves in samples:
+            prepared(*leaves)
+            count += 1
+    return count
