@@ -58,7 +58,7 @@ class QuantizeExported(Quantize[Exported, Exported]):
             raise PassError(what="quantize changed nothing", got=f"0 of {sites.matched} operators",
                             cause="; ".join(f"{s}: {why}" for s, why in sites.skipped[:5]),
                             remedy="another method, or fewer names in `keep`")  # fmt: skip
-        quantized = reexport(module, model, feeds)
+        quantized = reexport(module, model, feeds, share=True)
         notes += _sharing(model, quantized)
         if not self.per_channel:
             notes.append("one scale per weight: x86's integer kernels need one per channel, so "

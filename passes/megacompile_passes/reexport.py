@@ -28,8 +28,12 @@ def leaves_of(model: Exported, feeds: Feeds) -> tuple[torch.Tensor, ...]:
     return tuple(to_torch(feeds[name]) for name in model.signature.tensors)
 
 
-def reexport(module: torch.nn.Module, model: Exported, feeds: Feeds) -> Exported:
+def reexport(
+    module: torch.nn.Module, model: Exported, feeds: Feeds, share: bool = False
+) -> Exported:
     """The module as a program with the signature's sizes, without what it doesn't use.
+
+    `share` merges equal tensors that a quantizer made for several uses of one weight.
 
     Raises:
         PassError: the changed graph is not exportable for all declared sizes.
@@ -45,7 +49,8 @@ def reexport(module: torch.nn.Module, model: Exported, feeds: Feeds) -> Exported
     except Exception as error:
         raise PassError(what="the transformed graph can't be exported again",
                         cause=first_line(error), audience="megacompile") from error  # fmt: skip
-    return Exported(share_equal(program), model.signature)
+    program = share_equal(program) if share else rebuild(program, copy_graph(program))
+    return Exported(program, model.signature)
 
 
 def share_equal(program: ExportedProgram) -> ExportedProgram:
