@@ -15,7 +15,7 @@ from typing import Any
 from megacompile import __version__
 from megacompile.backendbase import Machine, Runner
 from megacompile.cache import disk_error, file_sha256
-from megacompile.callable import CompiledModel
+from megacompile.compiled import CompiledModel
 from megacompile.compare import InputSet, compare
 from megacompile.errors import BundleError, MegacompileError
 from megacompile.measure.machine import cpu_isa, library_versions, thread_budget
@@ -46,7 +46,9 @@ class Contents:
     signature: Signature
     spec: dict[str, Any]
     sample_inputs: Feeds
+    sample_outputs: Path
     fingerprint: str
+    points: list[dict[str, int]]
     libraries: tuple[str, ...]
 
 
@@ -63,10 +65,7 @@ def write_bundle(contents: Contents, folder: Path, machine: Machine) -> Path:
         shutil.copytree(contents.engine, temporary / ENGINE)
         (temporary / SPEC).write_text(json.dumps(contents.spec, indent=2) + "\n")
         save_arrays(temporary / SAMPLE_INPUTS, contents.sample_inputs)
-        runner = load_engine(contents.backend, contents.options, temporary / ENGINE, machine,
-                             contents.signature)  # fmt: skip
-        save_arrays(temporary / SAMPLE_OUTPUTS, runner.run(contents.sample_inputs))
-        runner.close()
+        shutil.copyfile(contents.sample_outputs, temporary / SAMPLE_OUTPUTS)
         _write_manifest(contents, temporary, machine)
         _swap(temporary, folder)
     except OSError as error:
@@ -86,7 +85,7 @@ def _write_manifest(contents: Contents, folder: Path, machine: Machine) -> None:
                    "needs_isa": list(contents.needs_isa)},
         "versions": library_versions([*contents.libraries, "numpy"]),
         "fingerprint": contents.fingerprint,
-        "signature": contents.signature.to_dict(),
+        "points": contents.points, "signature": contents.signature.to_dict(),
         "files": {n: {"bytes": (folder / n).stat().st_size, "sha256": file_sha256(folder / n)}
                   for n in names},
     }  # fmt: skip
@@ -157,12 +156,6 @@ def _check_files(folder: Path, files: dict[str, Any]) -> None:
                               remedy="copy the bundle again, or build again")  # fmt: skip
 
 
-def load_engine(
-    backend: str, options: dict[str, Any], folder: Path, machine: Machine, signature: Signature
-) -> Runner:
-    return backend_class(backend)(**options).load(folder, machine, signature)
-
-
 def here(threads: int | None = None, device: str = "cpu") -> Machine:
     """This machine, with a thread budget from affinity and cgroup unless one is given."""
     return Machine(device, threads or thread_budget(), tuple(cpu_isa()))
@@ -186,9 +179,8 @@ def load_runner(folder: Path, threads: int | None = None) -> tuple[Runner, Signa
         )  # fmt: skip
     _check_versions(folder, manifest["versions"])
     signature = Signature.from_dict(manifest["signature"])
-    runner = load_engine(manifest["backend"], manifest["options"], folder / ENGINE, machine,
-                         signature)  # fmt: skip
-    return runner, signature
+    backend = backend_class(manifest["backend"])(**manifest["options"])
+    return backend.load(folder / ENGINE, machine, signature), signature
 
 
 def _check_versions(folder: Path, versions: dict[str, str]) -> None:

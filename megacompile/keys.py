@@ -18,7 +18,8 @@ from megacompile.passbase import Pass, Traits
 from megacompile.plan import CandidatePlan
 from megacompile.spec.models import Spec
 
-FORM = "form"
+FORM = "form"  # the folder of an entry that holds the form or engine
+SAMPLES = "sample-outputs.npz"
 # Our own modules whose code decides what a stored step is worth.
 OWN = ("forms", "torchmodules", "onnxfile", "signature", "compare", "manager", "passbase")
 

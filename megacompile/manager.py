@@ -14,17 +14,18 @@ from typing import Any
 from megacompile import examples, hooks
 from megacompile.backendbase import Lowered, Machine, Runner
 from megacompile.cache import Cache, Entry
-from megacompile.compare import InputSet
+from megacompile.compare import InputSet, compare
 from megacompile.errors import MegacompileError, PassError, VerificationError
 from megacompile.forms import FORMS, Eager, Form
 from megacompile.instruments import Instrument, Memory, StepRun, Timing, first_broken
-from megacompile.instruments.verification import enforce, measure, record_of
-from megacompile.keys import FORM, keys_of
+from megacompile.instruments.verification import enforce, measure, record_of, run_all
+from megacompile.keys import FORM, SAMPLES, keys_of
 from megacompile.original import Original, load_original
 from megacompile.passbase import Effect, Pass, PassContext, Result
 from megacompile.plan import CandidatePlan, PlannedStep
 from megacompile.report.model import SitesRecord, Skipped, Step
 from megacompile.spec.models import Spec
+from megacompile.tensors import Feeds, save_arrays
 
 @dataclasses.dataclass
 class CandidateRun:
@@ -248,7 +249,7 @@ def lower(run: CandidateRun) -> tuple[Step, Entry]:
             lowered = backend.compile(form, run.machine, run.plan.facts, out)
         del form
         run.current = None  # the engine alone is in memory while it is checked
-        _check_engine(run, backend.load(out, run.machine, run.signature), step, lowered)
+        samples = _check_engine(run, backend.load(out, run.machine, run.signature), step, lowered)
         record.notes += lowered.notes
         record.size_bytes = sum(f.stat().st_size for f in out.rglob("*") if f.is_file())
         described = {"step": record.model_dump(mode="json", by_alias=True),
@@ -257,18 +258,21 @@ def lower(run: CandidateRun) -> tuple[Step, Entry]:
 
         def write(folder: Path) -> None:
             shutil.copytree(out, folder / FORM)
+            save_arrays(folder / SAMPLES, samples)
 
         return record, run.cache.put(run.keys[-1], described, write)
     finally:
         shutil.rmtree(work, ignore_errors=True)
 
 
-def _check_engine(run: CandidateRun, runner: Runner, step: StepRun, lowered: Lowered) -> None:
+def _check_engine(run: CandidateRun, runner: Runner, step: StepRun, lowered: Lowered) -> Feeds:
+    """Enforce the promise of all steps on the engine; returns its answers to the first set."""
     start = time.perf_counter()
     try:
-        found = measure(run.sets, runner.run)
+        results = run_all(run.sets, runner.run)
     finally:
         runner.close()
+    found = compare(run.sets, results)
     emulated = lowered.emulated and step.dtype == "float16"
     step.record.error = record_of(found, emulated)
     step.record.verification_seconds = round(time.perf_counter() - start, 3)
@@ -279,3 +283,4 @@ def _check_engine(run: CandidateRun, runner: Runner, step: StepRun, lowered: Low
         if guilty:
             error.what = f"'{guilty}' broke its promise (found by bisection)"
         raise
+    return results[0]

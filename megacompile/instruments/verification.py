@@ -39,6 +39,15 @@ def measure(sets: Sequence[InputSet], run: Callable[[Feeds], Feeds]) -> Comparis
     Raises:
         VerificationError: the model itself can't be run on one of them.
     """
+    return compare(sets, run_all(sets, run))
+
+
+def run_all(sets: Sequence[InputSet], run: Callable[[Feeds], Feeds]) -> list[Feeds]:
+    """The outputs for every input set.
+
+    Raises:
+        VerificationError: the model can't be run on one of them; its shapes are named.
+    """
     results = []
     for one in sets:
         try:
@@ -54,7 +63,7 @@ def measure(sets: Sequence[InputSet], run: Callable[[Feeds], Feeds]) -> Comparis
                 cause=f"{type(error).__name__}: {lines[0]}",
                 remedy="a size was frozen on the way if other sizes work",
             ) from error
-    return compare(sets, results)
+    return results
 
 
 def record_of(found: Comparison, emulated: bool = False) -> ErrorRecord:

@@ -11,7 +11,8 @@ from typing import Any
 from megacompile import examples, hooks
 from megacompile.backendbase import Backend, Machine, Runner
 from megacompile.backends.torchrunner import TorchRunner
-from megacompile.callable import CompiledModel
+from megacompile.bundle import check_samples, load_runner
+from megacompile.compiled import CompiledModel
 from megacompile.errors import DataError
 from megacompile.forms import Eager, Form, Onnx, quiet
 from megacompile.instruments.memory import peak_mb, reset_peak
@@ -29,7 +30,7 @@ WARM_CALLS = 3
 
 
 def serve(requests: Iterator[dict[str, Any]], send: Send) -> None:
-    """Worker function: `load` first, then `point`, `time`, `memory` and `evaluate`."""
+    """Worker function: `load` (a candidate, a baseline or a bundle) first, then `point`, `time`, `memory` and `evaluate`."""
     worker: _Worker | None = None
     for request in requests:
         operation = request["operation"]
@@ -47,20 +48,29 @@ def serve(requests: Iterator[dict[str, Any]], send: Send) -> None:
 
 class _Worker:
     def __init__(self, request: dict[str, Any]) -> None:
+        self.call: Callable[[], Any] = lambda: None
+        reset_peak()
+        start = time.perf_counter()
+        if "bundle" in request:
+            self.runner, self.signature = load_runner(Path(request["bundle"]), request["threads"])
+            cosine = check_samples(Path(request["bundle"]), self.runner.run)
+            self.seed = 0
+            self.loaded: dict[str, Any] = {"samples_cosine": cosine}
+        else:
+            self._load_candidate(request)
+        self.loaded["load_seconds"] = round(time.perf_counter() - start, 3)
+
+    def _load_candidate(self, request: dict[str, Any]) -> None:
         self.base = Path(request["base"])
         spec = load_spec_data(request["spec"], self.base).spec
         assert spec is not None  # the parent has checked it
         self.spec: Spec = spec
         self.machine = Machine(**{**request["machine"], "isa": tuple(request["machine"]["isa"])})
         original = Original(**request["original"])
-        self.signature = original.signature(spec)
-        reset_peak()
-        start = time.perf_counter()
+        self.signature, self.seed = original.signature(spec), spec.seed
         self.runner, self.loaded = self._load(request)
-        self.loaded["load_seconds"] = round(time.perf_counter() - start, 3)
         if request.get("confirm"):
             self.loaded["calibration_hash"] = calibration_hash(spec, self.base, self.signature)
-        self.call: Callable[[], Any] = lambda: None
 
     def _load(self, request: dict[str, Any]) -> tuple[Runner, dict[str, Any]]:
         if request["backend"] in ("eager", "torch.compile"):
@@ -73,7 +83,7 @@ class _Worker:
 
     def point(self, request: dict[str, Any]) -> dict[str, Any]:
         """Put inputs of one benchmark point in place and warm up."""
-        feeds = examples.make(self.signature, request["dims"], self.spec.seed)
+        feeds = examples.make(self.signature, request["dims"], self.seed)
         self.call = self.runner.prepare(feeds)
         with quiet():
             end = time.perf_counter() + WARM_SECONDS

@@ -29,25 +29,37 @@ class CompiledModel:
             ModelError: an input is missing, unknown, of another dtype, or of a size outside
                 the dims the artifact was built for.
         """
-        names = list(self.signature.inputs)
-        if len(args) == 1 and not kwargs and isinstance(args[0], Mapping) and names != ["value"]:
-            given = dict(args[0])  # one dict of all inputs
-        elif len(args) > len(names):
-            raise ModelError(what="more inputs than the model takes",
-                             expected=", ".join(names), got=f"{len(args)} inputs")  # fmt: skip
-        else:
-            given = dict(zip(names, args, strict=False))
-            twice = set(given) & set(kwargs)
-            if twice:
-                raise ModelError(what=f"input '{min(twice)}' is given twice")
-            given.update(kwargs)
-        feeds = self.signature.complete(given)
-        first = next(iter(feeds.values()))
-        self.samples_seen += first.shape[0] if first.ndim else 1
-        outputs = self._run(feeds)
+        given = self._by_name(args, kwargs)
+        outputs = self.leaves(given)
         convert = to_torch if _holds_torch(given) else lambda array: array
         assert self.signature.structure is not None
         return put_together(self.signature.structure, lambda name: convert(outputs[name]))
+
+    def leaves(self, given: Mapping[str, Any]) -> Feeds:
+        """The same with inputs by name, and output tensors by name, without their nesting."""
+        feeds = self.signature.complete(given)
+        first = next(iter(feeds.values()))
+        self.samples_seen += first.shape[0] if first.ndim else 1
+        return self._run(feeds)
+
+    def _by_name(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        names = list(self.signature.inputs)
+        if len(args) == 1 and not kwargs and _is_all_inputs(args[0], self.signature):
+            return dict(args[0])
+        if len(args) > len(names):
+            raise ModelError(what="more inputs than the model takes",
+                             expected=", ".join(names), got=f"{len(args)} inputs")  # fmt: skip
+        given = dict(zip(names, args, strict=False))
+        twice = set(given) & set(kwargs)
+        if twice:
+            raise ModelError(what=f"input '{min(twice)}' is given twice")
+        return {**given, **kwargs}
+
+
+def _is_all_inputs(value: Any, signature: Signature) -> bool:
+    """Whether one positional argument is a dict of all inputs, not a first input that is a dict."""
+    known = {*signature.inputs, *signature.tensors}
+    return isinstance(value, Mapping) and bool(value) and set(value) <= known
 
 
 def _holds_torch(value: Any) -> bool:

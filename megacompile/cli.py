@@ -1,0 +1,103 @@
+"""The command line: arguments only. What the commands do stands in `commands`."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+
+from megacompile import __version__
+from megacompile.errors import MegacompileError
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Entry point. Exit codes: 0 a winner (or the command did its job); 2 spec, plan, model or
+    data invalid; 3 nothing inside the budget, or nothing faster than the baseline; 4 nothing
+    could be built; 130 interrupted."""
+    arguments = parser().parse_args(argv)
+    from megacompile import commands
+
+    try:
+        sys.exit(getattr(commands, arguments.command)(arguments))
+    except MegacompileError as error:
+        print(error, file=sys.stderr)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        print("interrupted; the same command goes on from the last finished step",
+              file=sys.stderr)  # fmt: skip
+        sys.exit(130)
+    except BrokenPipeError:
+        sys.stderr.close()  # the reader of our output is gone: nothing left to say
+        sys.exit(1)
+
+
+def parser() -> argparse.ArgumentParser:
+    """All commands and their options."""
+    top = argparse.ArgumentParser(
+        prog="megacompile",
+        description="One spec in, the fastest right artifact and a believable report out.",
+    )
+    top.add_argument("--version", action="version", version=f"megacompile {__version__}")
+    commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    def command(name: str, text: str) -> argparse.ArgumentParser:
+        return commands.add_parser(name, help=text, description=text)
+
+    one = command("init", "write a commented spec for a model, after looking at it")
+    one.add_argument("model", help="FILE.py:CALLABLE, package.module:CALLABLE, or an .onnx, .pt2 "
+                     "or .pt file")  # fmt: skip
+    one.add_argument("--output", "-o", help="the spec to write; default: NAME.yaml beside the model")
+
+    one = command("build", "build, verify, measure and judge all candidates of a spec")
+    one.add_argument("spec")
+    one.add_argument("--build-dir", default="build", help="bundles go to BUILD_DIR/NAME")
+    one.add_argument("--report-dir", help="the report's folder; default: reports/NAME")
+    one.add_argument("--dump", metavar="DIR", help="write every intermediate form there")
+    one.add_argument("--verify", choices=("each", "final"), default="each",
+                     help="final: only engines; the guilty step is found by bisection")  # fmt: skip
+    again = one.add_mutually_exclusive_group()
+    again.add_argument("--resume", action="store_true", help="use finished steps (the default)")
+    again.add_argument("--fresh", action="store_true", help="use no stored step")
+    one.add_argument("--json", action="store_true", help="one JSON event per line")
+
+    one = command("plan", "show the steps of every candidate without running them")
+    one.add_argument("spec", nargs="+")
+    one.add_argument("--json", action="store_true")
+    one = command("validate", "check specs, and say nothing else")
+    one.add_argument("spec", nargs="+")
+    command("schema", "print the JSON schema of specs, with all installed passes' options")
+    for name, text in (("passes", "list the installed passes and their options"),
+                       ("backends", "list the backends, their options, and whether they can run"),
+                       ("doctor", "measure this machine's ceilings and check what is installed"),
+                       ):  # fmt: skip
+        command(name, text).add_argument("--json", action="store_true")
+
+    one = command("run", "run a bundle on inputs from a file")
+    one.add_argument("bundle")
+    one.add_argument("--input", "-i", required=True, help="an .npz file, one array per input")
+    one.add_argument("--output", "-o", help="an .npz file to write")
+    one.add_argument("--threads", type=int)
+    one = command("bench", "check and time a bundle on this machine")
+    one.add_argument("bundle")
+    one.add_argument("--seconds", type=float, default=20.0, help="time limit of each point")
+    one.add_argument("--json", action="store_true")
+    one = command("report", "write a report's HTML and Markdown again from its JSON")
+    one.add_argument("report", help="report.json or its folder")
+    one.add_argument("--output", "-o", help="another folder")
+    one = command("diff", "compare two reports: what is significantly better or worse")
+    one.add_argument("before")
+    one.add_argument("after")
+    one.add_argument("--json", action="store_true")
+    one.add_argument("--fail-on-worse", action="store_true", help="exit 3 if anything is worse")
+    one = command("cache", "show, prune or clear the store of finished steps")
+    one.add_argument("--prune", type=_bytes, metavar="SIZE", help="keep at most SIZE, e.g. 5GB")
+    one.add_argument("--clear", action="store_true")
+    return top
+
+
+def _bytes(text: str) -> int:
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kMGT]?)i?B?", text.strip())
+    if found is None:
+        raise argparse.ArgumentTypeError(f"'{text}' is no size; write e.g. 500MB or 5GB")
+    factor = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}[found[2]]
+    return int(float(found[1]) * factor)

@@ -1,0 +1,248 @@
+"""What the commands do. Each returns its exit code; errors are raised for `cli` to show."""
+
+from __future__ import annotations
+
+import json
+import sys
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+from megacompile.errors import MegacompileError, SpecError
+
+
+def out(text: str) -> None:
+    print(text)
+
+
+def build(arguments: Namespace) -> int:
+    from rich.console import Console
+
+    from megacompile.builder import Options
+    from megacompile.builder import build as run
+    from megacompile.progress import Progress
+    from megacompile.report.terminal import render_terminal
+
+    options = Options(
+        build_dir=Path(arguments.build_dir),
+        report_dir=Path(arguments.report_dir) if arguments.report_dir else None,
+        resume=not arguments.fresh, dump=Path(arguments.dump) if arguments.dump else None,
+        verify_each=arguments.verify == "each",
+    )  # fmt: skip
+    progress = Progress("json" if arguments.json else "auto")
+    with progress.running():
+        result = run(Path(arguments.spec), options, progress)
+    if arguments.json:
+        progress("result", verdict=result.report.verdict, winner=result.report.winner,
+                 report=str(result.report_path), exit_code=result.exit_code,
+                 bundle=str(result.bundle) if result.bundle else None)  # fmt: skip
+        return result.exit_code
+    console = Console(soft_wrap=False)
+    console.print(render_terminal(result.report))
+    out(f"report: {result.report_path.with_suffix('.html')}")
+    if result.bundle:
+        out(f"bundle: {result.bundle}")
+    return result.exit_code
+
+
+def plan(arguments: Namespace) -> int:
+    from megacompile.builder import quantized_source, resolve_target
+    from megacompile.plan import make_plan
+    from megacompile.planview import plan_as_data, render_plan
+    from megacompile.spec.load import load_spec
+
+    status = 0
+    problems: list[MegacompileError] = []
+    for name in arguments.spec:
+        try:
+            loaded = load_spec(Path(name))
+            found = make_plan(loaded, resolve_target, quantized_source(loaded))
+        except MegacompileError as error:
+            problems.append(error)
+            continue
+        out(json.dumps(plan_as_data(found), indent=2) if arguments.json else render_plan(found))
+    for problem in problems:
+        print(problem, file=sys.stderr)
+        status = problem.exit_code
+    return status
+
+
+def validate(arguments: Namespace) -> int:
+    from megacompile.builder import quantized_source, resolve_target
+    from megacompile.plan import make_plan
+    from megacompile.spec.load import load_spec
+
+    for name in arguments.spec:
+        loaded = load_spec(Path(name))
+        make_plan(loaded, resolve_target, quantized_source(loaded))
+        out(f"{name}: valid")
+    return 0
+
+
+def schema(arguments: Namespace) -> int:
+    from megacompile.schema import spec_schema
+
+    out(json.dumps(spec_schema(), indent=2))
+    return 0
+
+
+def passes(arguments: Namespace) -> int:
+    from megacompile import registry
+    from megacompile.passbase import consumes, produces
+
+    rows: list[dict[str, Any]] = []
+    for name in sorted(registry.pass_table()):
+        for cls in registry.pass_classes(name, Path()):
+            options = {key: _described(field) for key, field in cls.model_fields.items()}
+            rows.append({"name": name, "consumes": consumes(cls), "produces": produces(cls),
+                         "effect": cls.effect.value, "inserted_by_planner": cls.insertable,
+                         "options": options})  # fmt: skip
+    if arguments.json:
+        out(json.dumps(rows, indent=2))
+        return 0
+    shown: set[str] = set()
+    for row in rows:
+        mark = "  (inserted by the planner)" if row["inserted_by_planner"] else ""
+        out(f"{row['name']:<16} {row['consumes']:>8} -> {row['produces']:<8} "
+            f"{row['effect']}{mark}")  # fmt: skip
+        if row["name"] not in shown:
+            shown.add(row["name"])
+            for key, text in row["options"].items():
+                out(f"    {key}: {text}")
+    return 0
+
+
+def _described(field: Any) -> str:
+    default = "required" if field.is_required() else f"default {json.dumps(field.default)}"
+    return f"{field.description or ''} ({default})".strip()
+
+
+def backends(arguments: Namespace) -> int:
+    from megacompile import registry
+    from megacompile.bundle import here
+
+    machine = here()
+    rows: list[dict[str, Any]] = []
+    for name in sorted(registry.backend_table()):
+        cls = registry.backend_class(name)
+        found = cls().availability(machine)
+        rows.append({"name": name, "accepts": list(cls.accepts), "available": found.yes,
+                     "reason": found.reason, "remedy": found.remedy,
+                     "options": {k: _described(f) for k, f in cls.model_fields.items()}}
+                    )  # fmt: skip
+    if arguments.json:
+        out(json.dumps(rows, indent=2))
+        return 0
+    for row in rows:
+        state = "available" if row["available"] else f"unavailable: {row['reason']}"
+        out(f"{row['name']:<14} takes {', '.join(row['accepts']):<9} {state}")
+        if row["remedy"]:
+            out(f"    to do: {row['remedy']}")
+        for key, text in row["options"].items():
+            out(f"    {key}: {text}")
+    return 0
+
+
+def doctor(arguments: Namespace) -> int:
+    from megacompile import registry
+    from megacompile.bundle import here
+    from megacompile.cache import Cache, default_root
+    from megacompile.ceiling import machine_ceilings
+    from megacompile.measure.machine import environment
+
+    machine = here()
+    found = environment(machine.threads)
+    ceilings = machine_ceilings(machine, Cache(default_root()), lambda _: None, fresh=True)
+    states = {n: registry.backend_class(n)().availability(machine)
+              for n in sorted(registry.backend_table())}  # fmt: skip
+    if arguments.json:
+        out(json.dumps({"environment": found.model_dump(), "rates": ceilings.rates,
+                        "bandwidth": ceilings.bandwidth,
+                        "backends": {n: s.reason or "available" for n, s in states.items()}},
+                       indent=2))  # fmt: skip
+        return 0
+    out(f"machine      {found.machine}, {found.cores} cores, {found.memory_mb / 1000:.1f} GB")
+    out(f"threads      {found.threads} (this process's affinity and cgroup)")
+    out(f"instructions {', '.join(found.isa)}")
+    out(f"load         {found.load_average} (figures are only worth something on an idle machine)")
+    for dtype, rate in ceilings.rates.items():
+        out(f"matrix products in {dtype:<9} {rate / 1e9:8.0f} GOP/s")
+    out(f"memory bandwidth            {ceilings.bandwidth / 1e9:8.1f} GB/s")
+    for name, state in states.items():
+        out(f"{name:<14} {state.reason or 'available'}")
+    return 0
+
+
+def run(arguments: Namespace) -> int:
+    from megacompile.bundle import load
+    from megacompile.tensors import load_arrays, save_arrays
+
+    model = load(arguments.bundle, arguments.threads)
+    path = Path(arguments.input)
+    try:
+        given = load_arrays(path)
+    except (OSError, ValueError) as error:
+        raise SpecError(what="the input file can't be read", where=str(path), cause=str(error),
+                        expected="an .npz file with one array per input") from error  # fmt: skip
+    outputs = model.leaves(given)
+    if arguments.output:
+        save_arrays(Path(arguments.output), outputs)
+        out(f"written: {arguments.output}")
+    for name, array in outputs.items():
+        out(f"{name}: {array.dtype} {list(array.shape)}")
+    return 0
+
+
+def bench(arguments: Namespace) -> int:
+    from megacompile.bench import bench_bundle, render_bench
+
+    found = bench_bundle(Path(arguments.bundle), arguments.seconds)
+    out(json.dumps(found, indent=2) if arguments.json else render_bench(found))
+    return 0
+
+
+def report(arguments: Namespace) -> int:
+    from megacompile.report.store import read_report, write_report
+
+    found = read_report(Path(arguments.report))
+    source = Path(arguments.report)
+    folder = Path(arguments.output) if arguments.output else (
+        source if source.is_dir() else source.parent)  # fmt: skip
+    out(f"written: {write_report(found, folder).with_suffix('.html')}")
+    return 0
+
+
+def diff(arguments: Namespace) -> int:
+    from megacompile.report.diff import diff_reports, render_diff
+    from megacompile.report.store import read_report
+
+    found = diff_reports(read_report(Path(arguments.before)), read_report(Path(arguments.after)))
+    out(found.model_dump_json(indent=2) if arguments.json else render_diff(found))
+    return 3 if arguments.fail_on_worse and found.worse else 0
+
+
+def cache(arguments: Namespace) -> int:
+    import shutil
+
+    from megacompile.cache import Cache, default_root
+
+    store = Cache(default_root())
+    store.remove_leftovers()
+    if arguments.clear:
+        shutil.rmtree(store.root / "entries", ignore_errors=True)
+        out(f"cleared: {store.root}")
+        return 0
+    if arguments.prune is not None:
+        removed, freed = store.prune(arguments.prune)
+        out(f"removed {removed} entries, {freed / 1e6:.1f} MB")
+    entries = store.entries()
+    out(f"{store.root}: {len(entries)} entries, {sum(e[1] for e in entries) / 1e6:.1f} MB")
+    return 0
+
+
+def init(arguments: Namespace) -> int:
+    from megacompile.init import write_spec
+
+    path = write_spec(arguments.model, Path(arguments.output) if arguments.output else None)
+    out(f"written: {path}\nnext: megacompile plan {path}")
+    return 0

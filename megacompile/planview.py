@@ -1,0 +1,60 @@
+"""A plan as text and as plain data."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from megacompile.plan import CandidatePlan, Plan, PlannedStep
+
+
+def plan_as_data(plan: Plan) -> dict[str, Any]:
+    """The plan for machines: candidates with their steps, baselines, target."""
+    return {
+        "name": plan.spec.name,
+        "target": {"device": plan.target.device, "threads": plan.target.threads,
+                   "isa": list(plan.target.isa)},
+        "baselines": list(plan.baselines),
+        "candidates": [
+            {"name": c.name, "effect": c.effect.value, "facts": sorted(f.value for f in c.facts),
+             "backend": c.backend.name, "unavailable": c.unavailable, "remedy": c.remedy,
+             "steps": [{"pass": s.pass_.name, "form": s.form, "inserted": s.inserted,
+                        "effect": s.pass_.promised().value,
+                        "options": s.pass_.model_dump(mode="json", exclude_defaults=True)}
+                       for s in c.steps]}
+            for c in plan.candidates
+        ],
+    }  # fmt: skip
+
+
+def render_plan(plan: Plan, cached: dict[str, list[bool]] | None = None) -> str:
+    """The plan for people: `+` marks what the planner inserted, `=` what is stored already."""
+    lines = [f"{plan.spec.name}: {len(plan.candidates)} candidates on "
+             f"{plan.target.device}, {plan.target.threads} threads"]  # fmt: skip
+    for candidate in plan.candidates:
+        lines += _candidate(candidate, (cached or {}).get(candidate.name, []))
+    lines.append("baselines: " + ", ".join(plan.baselines))
+    lines.append("(+ inserted by the planner)")
+    return "\n".join(lines)
+
+
+def _candidate(candidate: CandidatePlan, cached: list[bool]) -> list[str]:
+    head = f"  {candidate.name}  [{candidate.effect.value}]"
+    if candidate.unavailable:
+        return [f"{head}  unavailable: {candidate.unavailable}", f"      to do: {candidate.remedy}"]
+    lines = [head]
+    for number, step in enumerate(candidate.steps):
+        mark = "+" if step.inserted else " "
+        stored = "  (stored)" if number < len(cached) and cached[number] else ""
+        lines.append(f"    {mark} {_step(step)}{stored}")
+    stored = "  (stored)" if len(cached) > len(candidate.steps) and cached[-1] else ""
+    options = candidate.backend.model_dump(mode="json", exclude_defaults=True)
+    shown = f" {json.dumps(options)}" if options else ""
+    lines.append(f"      {candidate.backend.name}{shown} -> engine{stored}")
+    return lines
+
+
+def _step(step: PlannedStep) -> str:
+    options = step.pass_.model_dump(mode="json", exclude_defaults=True)
+    shown = f" {json.dumps(options)}" if options else ""
+    return f"{step.pass_.name}{shown} -> {step.form}  {step.pass_.promised().value}"

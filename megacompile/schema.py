@@ -1,0 +1,58 @@
+"""The JSON schema of a spec, with one object per installed pass and backend."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from megacompile import registry
+from megacompile.spec.models import Spec
+
+
+def spec_schema() -> dict[str, Any]:
+    """A schema (draft 2020-12) that editors complete from."""
+    schema = Spec.model_json_schema(by_alias=True)
+    definitions = schema["$defs"]
+    passes = {name: _options(registry.pass_classes(name, Path())[0])
+              for name in registry.pass_table()}  # fmt: skip
+    backends = {name: _options(registry.backend_class(name)) for name in registry.backend_table()}
+    definitions["Pass"] = _item(passes, "FILE.py:Class or package.module:Class", own=True)
+    definitions["Backend"] = _item(backends, "a backend", own=False)
+    for owner in (schema, definitions["Variant"]):
+        owner["properties"]["passes"]["items"] = {"$ref": "#/$defs/Pass"}
+        _replace_items(owner["properties"]["backends"])
+    definitions.pop("Item", None)
+    definitions["Dim"] = {"anyOf": [definitions["Dim"], {"type": "integer", "minimum": 1}]}
+    schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
+    return schema
+
+
+def _replace_items(backends: dict[str, Any]) -> None:
+    for option in backends.get("anyOf", [backends]):
+        if option.get("type") == "array":
+            option["items"] = {"$ref": "#/$defs/Backend"}
+
+
+def _options(model: Any) -> dict[str, Any]:
+    found: dict[str, Any] = model.model_json_schema(by_alias=True)
+    found.pop("title", None)
+    document = (model.__doc__ or "").strip().splitlines()
+    found["description"] = document[0] if document else model.name
+    return found
+
+
+def _item(known: dict[str, dict[str, Any]], label: str, own: bool) -> dict[str, Any]:
+    names: list[dict[str, Any]] = [
+        {"enum": [name for name, options in known.items() if not options.get("required")]}
+    ]
+    objects: list[dict[str, Any]] = [
+        {"type": "object", "properties": {name: options}, "required": [name],
+         "additionalProperties": False}
+        for name, options in known.items()
+    ]  # fmt: skip
+    if own:
+        names.append({"type": "string", "pattern": "^.+:.+$", "description": label})
+        objects.append({"type": "object", "patternProperties": {"^.+:.+$": {"type": "object"}},
+                        "additionalProperties": False, "minProperties": 1,
+                        "maxProperties": 1})  # fmt: skip
+    return {"anyOf": names + objects}
