@@ -12,6 +12,7 @@ from megacompile import onnxfile
 from megacompile.errors import PassError
 from megacompile.forms import Onnx, quiet
 from megacompile.passbase import PassContext, Result, Sites
+from megacompile_passes.onnx_graphs import first_line
 from megacompile_passes.onnx_stripping import (
     Stripped,
     overridable,
@@ -44,19 +45,16 @@ class SimplifyOnnx(Simplify[Onnx, Onnx]):
         before = _Content.of(source)
         defaults = set(overridable(source))
 
-        def leave_out(tensor: onnx.TensorProto) -> bool:
-            return tensor.name in defaults or (large and tensor_bytes(tensor) > LARGE_TENSOR_BYTES)
-
-        working = onnx.ModelProto()
-        working.CopyFrom(source)
-        taken = strip(working, leave_out)
         allowance = int((self.growth - 1) * size) + FREE_GROWTH
         notes: list[str] = []
         target = ctx.work / "model.onnx"
         # A weight folded for one of its users becomes a second weight: the tie is lost
-        # (onnxslim/onnxslim#28, microsoft/onnxscript#2025). The second try leaves weights alone.
+        # (onnxslim/onnxslim#28, microsoft/onnxscript#2025). The second try hides all weights,
+        # as is done with large ones; onnxsim's own option for that crashes on some models.
         for fold_weights in (True, False):
-            result = _simplify(working, max(allowance, before.largest), fold_weights)
+            hidden = LARGE_TENSOR_BYTES if large else None
+            taken, working = _hide(source, defaults, hidden if fold_weights else 0)
+            result, note = _simplify(working, max(allowance, before.largest))
             _restore(result, source, taken)
             after = _Content.of(result)
             write_streamed(result, model.path.parent, target)
@@ -66,6 +64,7 @@ class SimplifyOnnx(Simplify[Onnx, Onnx]):
                 break
             way_out = "weights are left unfolded" if fold_weights else "kept the original"
             notes.append(f"{reason}; {way_out}")
+        notes += [note] if note else []
         if reason is not None:
             _discard(ctx)
             return Result(model, Sites("node", before.nodes, 0), notes)
@@ -108,7 +107,25 @@ class _Content:
         return None
 
 
-def _simplify(model: onnx.ModelProto, threshold: int, fold_weights: bool) -> onnx.ModelProto:
+def _hide(
+    source: onnx.ModelProto, defaults: set[str], larger_than: int | None
+) -> tuple[Stripped, onnx.ModelProto]:
+    """A copy without overridable tensors and without floats of more than so many bytes."""
+    working = onnx.ModelProto()
+    working.CopyFrom(source)
+
+    def wanted(tensor: onnx.TensorProto) -> bool:
+        if larger_than is None or tensor.name in defaults:
+            return tensor.name in defaults
+        # Small integers are shapes and axes, which decide what can be folded.
+        weight = tensor.data_type in onnxfile.FLOATS and len(tensor.dims) > 1
+        return (weight or larger_than > 0) and tensor_bytes(tensor) > larger_than
+
+    return strip(working, wanted), working
+
+
+def _simplify(model: onnx.ModelProto, threshold: int) -> tuple[onnx.ModelProto, str | None]:
+    """The simplified model, and a note if only a part of onnxsim copes with it."""
     import onnxsim
 
     if model.ByteSize() > onnxfile.MESSAGE_LIMIT:
@@ -117,20 +134,25 @@ def _simplify(model: onnx.ModelProto, threshold: int, fold_weights: bool) -> onn
                         expected="less than 2.1 GB", remedy="leave out `simplify`")  # fmt: skip
     options: dict[str, Any] = {
         "tensor_size_threshold": f"{max(1, threshold // 1024)}KB",
-        "initializers_as_constants": fold_weights,
         "skip_constant_folding": _largest_constant(model) > LARGEST_INTERMEDIATE,
         # `fold-batchnorm` does it, and says what it did.
         "skip_fuse_bn": True,
         "certify": False,
     }
-    try:
-        with quiet():
-            result, _ = onnxsim.simplify(model, **options)
-    except (RuntimeError, ValueError, onnx.checker.ValidationError) as error:
-        raise PassError(what="onnxsim can't read or simplify the model",
-                        cause=next(iter(str(error).splitlines()), repr(error)),
-                        remedy="leave out `simplify`") from error  # fmt: skip
-    return result
+    failures: list[str] = []
+    # The optimizer loses the order of nodes in some models with bodies (Silero's detector).
+    for optimize in (True, False):
+        try:
+            with quiet():
+                result, _ = onnxsim.simplify(model, perform_optimization=optimize, **options)
+        except (RuntimeError, ValueError, onnx.checker.ValidationError) as error:
+            failures.append(first_line(error))
+            continue
+        if not failures:
+            return result, None
+        return result, f"onnxsim's optimizer fails ({failures[0]}): only constants were folded"
+    raise PassError(what="onnxsim can't read or simplify the model", cause=failures[-1],
+                    remedy="leave out `simplify`")  # fmt: skip
 
 
 def _largest_constant(model: onnx.ModelProto) -> int:

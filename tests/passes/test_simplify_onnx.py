@@ -7,12 +7,14 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxsim
 import pytest
 from megacompile_passes import simplify_onnx
 from megacompile_passes.simplify_onnx import SimplifyOnnx
 from onnx import helper
 
 from megacompile import onnxfile
+from megacompile.errors import PassError
 from megacompile.forms import Onnx
 from tests.passes.context import make_context
 from tests.passes.onnx_models import digest, largest_error, onnx_model, operators
@@ -166,3 +168,47 @@ def test_large_weights_are_stripped_and_put_back(
     for size in (2, 5):
         assert largest_error(model, result.model, {"x": weight(size, 64)}) < 1e-5
     assert digest(model.path.parent) == before
+
+
+def test_a_failing_optimizer_leaves_folding(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = onnxsim.simplify
+
+    def simplify(model: object, perform_optimization: bool, **options: object) -> object:
+        if perform_optimization:
+            raise RuntimeError("nodes must be sorted")
+        return original(model, perform_optimization=False, **options)
+
+    monkeypatch.setattr(onnxsim, "simplify", simplify)
+    model = foldable(tmp_path)
+    result = SimplifyOnnx().run(model, make_context(tmp_path))
+    assert "nodes must be sorted" in result.notes[0]
+    assert "Gather" not in operators(result.model)
+
+
+def test_a_failing_onnxsim_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def simplify(*args: object, **options: object) -> object:
+        raise RuntimeError("no such operator")
+
+    monkeypatch.setattr(onnxsim, "simplify", simplify)
+    with pytest.raises(PassError, match="no such operator"):
+        SimplifyOnnx().run(foldable(tmp_path), make_context(tmp_path))
+
+
+def test_what_still_grows_is_thrown_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def simplify(model: onnx.ModelProto, **options: object) -> tuple[onnx.ModelProto, bool]:
+        grown = onnx.ModelProto()
+        grown.CopyFrom(model)
+        big = onnx.numpy_helper.from_array(np.zeros(2_000_000, np.int8), "big")
+        grown.graph.node.append(node("Constant", [], ["big"], value=big))
+        return grown, True
+
+    monkeypatch.setattr(onnxsim, "simplify", simplify)
+    model = foldable(tmp_path)
+    ctx = make_context(tmp_path)
+    result = SimplifyOnnx().run(model, ctx)
+    assert result.model is model
+    assert "kept the original" in result.notes[-1]
+    assert "simplify grew the model x" in result.notes[-1]
+    assert not list(ctx.work.iterdir())
