@@ -82,7 +82,7 @@ def _bias(conv: torch.fx.Node) -> Any:
 
 
 def _fold(
-    norm: torch.fx.Node, values: dict[str, torch.Tensor], replaced: dict[str, torch.Tensor],
+    norm: Any, values: dict[str, torch.Tensor], replaced: dict[str, torch.Tensor],
     names: dict[str, str],
 ) -> None:  # fmt: skip
     import torch
