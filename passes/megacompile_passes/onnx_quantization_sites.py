@@ -17,7 +17,7 @@ RECURRENT = {"LSTM", "GRU", "RNN"}
 INTEGER = {"MatMulInteger", "ConvInteger", "DynamicQuantizeLSTM", "QAttention", "QLinearMatMul",
            "QLinearConv", "QGemm", "DynamicQuantizeMatMul", "MatMulIntegerToFloat",
            "MatMulNBits"}  # fmt: skip
-LEFT = "the quantizer left it in float (NNCF does so with squeeze-and-excitation, for one)"
+LEFT = "the quantizer left it in float, as NNCF does in squeeze-and-excitation and attention"
 # A number that a mask adds to what softmax must ignore.
 MASK = 1e4
 
@@ -135,6 +135,18 @@ def survey(
         if name not in {n.name for n in sites}:
             report.skipped.append((name, reason))
     return report
+
+
+def untied(
+    source: onnx.ModelProto, result: onnx.ModelProto, sites: list[onnx.NodeProto], report: Sites
+) -> list[str]:
+    """Weights of quantized sites that another node still reads in float: stored twice now."""
+    makers = _makers(source)
+    floats = {n for n, t in onnxfile.weights(result).items()
+              if t.data_type == onnx.TensorProto.FLOAT and len(t.dims) > 1}  # fmt: skip
+    left = {name for name, _ in report.skipped}
+    changed = {origin(i, makers) for node in sites if node.name not in left for i in node.input}
+    return sorted(floats & changed)
 
 
 def _makers(model: onnx.ModelProto) -> dict[str, onnx.NodeProto]:

@@ -30,6 +30,7 @@ from megacompile_passes.onnx_quantization_sites import (
     is_quantized,
     refusals,
     survey,
+    untied,
 )
 from megacompile_passes.onnx_stripping import (
     lift_constants,
@@ -92,7 +93,11 @@ class QuantizeOnnx(Quantize[Onnx, Onnx]):
         report = survey(prepared, result, sites, reasons)
         if not report.changed:
             raise _no_effect(report, self.method)
-        notes += _ties(before, onnxfile.count_parameters(target))
+        twice = untied(prepared, result, sites, report)
+        if twice:
+            notes.append(f"weights of two uses are stored in float and in 8 bits: "
+                         f"{', '.join(twice)}; {before} parameters became "
+                         f"{onnxfile.count_parameters(target)}")  # fmt: skip
         return Result(Onnx(target, model.signature), report, notes)
 
     def _static(
@@ -178,14 +183,6 @@ def silence() -> Iterator[None]:
     """NNCF logs to its own handlers and draws progress bars on standard output."""
     with quiet(), contextlib.redirect_stdout(io.StringIO()):
         yield
-
-
-def _ties(before: int, after: int) -> list[str]:
-    """A weight with two uses, of which one was quantized, is stored twice."""
-    if after <= before:
-        return []
-    return [f"a shared weight is now stored in float and in 8 bits: {before} parameters became "
-            f"{after}"]  # fmt: skip
 
 
 def _no_effect(report: Sites, method: str) -> PassError:
