@@ -21,7 +21,7 @@ from megacompile.backendbase import Machine
 from megacompile.bundle import Contents, write_bundle
 from megacompile.cache import Cache, default_root, file_sha256, key_of, sources_hash
 from megacompile.ceiling import ceiling_of
-from megacompile.errors import MegacompileError
+from megacompile.errors import DataError, MegacompileError
 from megacompile.keys import FORM, SAMPLES, keys_of, own_hash, versions
 from megacompile.lock import output_lock
 from megacompile.measure.machine import cpu_isa, environment, thread_budget, thread_environment
@@ -345,12 +345,10 @@ class _Build:
         return measured, False
 
     def _evaluate(self, session: Session, name: str) -> None:
-        from megacompile.errors import DataError
-
         session.evaluate(name)
         error = session.measured[name].error
-        # A hook that fails on the original is the user's to mend: nothing after it can be judged.
-        if isinstance(error, DataError):
+        # A hook that fails on the original is the user's to mend: nothing can be judged without.
+        if error is not None and (name == self.plan.baselines[0] or isinstance(error, DataError)):
             raise error
 
     def _baselines(self, lowered: list[Outcome]) -> list[Contestant]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 from collections.abc import Sequence
 from functools import cache as remember
@@ -14,7 +13,7 @@ from megacompile import __version__, hooks
 from megacompile.backendbase import Backend, Machine
 from megacompile.cache import key_of, sources_hash
 from megacompile.original import Original
-from megacompile.passbase import Pass, Traits
+from megacompile.passbase import Pass
 from megacompile.plan import CandidatePlan
 from megacompile.spec.models import Spec
 
@@ -55,16 +54,19 @@ def root_key(spec: Spec, original: Original) -> str:
                   original.outputs)  # fmt: skip
 
 
-def step_key(before: str, pass_: Pass[Any, Any], original: Original, traits: Traits) -> str:
-    """The key of a step: what it started from, its options, source, libraries, and data."""
+def step_key(before: str, pass_: Pass[Any, Any], original: Original) -> str:
+    """The key of a step: what it started from, its options, source, libraries, and data.
+
+    The backend is no part of it: what a pass takes from the backend stands in its resolved
+    options, so that candidates share their steps up to where they part.
+    """
     cls = type(pass_)
     file = Path(inspect.getfile(cls))
     source = (
         sources_hash(file) if hooks.is_user_module(cls.__module__) else package_hash(file.parent)
     )
     return key_of(before, cls.__qualname__, pass_.model_dump(mode="json"), source,
-                  versions([*cls.libraries, "torch", "onnx"]), original.calibration_hash,
-                  dataclasses.asdict(traits))  # fmt: skip
+                  versions([*cls.libraries, "torch", "onnx"]), original.calibration_hash)  # fmt: skip
 
 
 def engine_key(before: str, backend: Backend, machine: Machine) -> str:
@@ -78,5 +80,5 @@ def keys_of(plan: CandidatePlan, spec: Spec, original: Original, machine: Machin
     """Keys of all steps and, last, of the engine. Nothing heavy is imported."""
     keys = [root_key(spec, original)]
     for step in plan.steps:
-        keys.append(step_key(keys[-1], step.pass_, original, plan.backend.traits()))
+        keys.append(step_key(keys[-1], step.pass_, original))
     return [*keys[1:], engine_key(keys[-1], plan.backend, machine)]

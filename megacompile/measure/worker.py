@@ -13,7 +13,7 @@ from megacompile.backendbase import Backend, Machine, Runner
 from megacompile.backends.torchrunner import TorchRunner
 from megacompile.bundle import check_samples, load_runner
 from megacompile.compiled import CompiledModel
-from megacompile.errors import DataError
+from megacompile.errors import DataError, ModelError
 from megacompile.forms import Eager, Form, Onnx, quiet
 from megacompile.instruments.memory import peak_mb, reset_peak
 from megacompile.measure.statistics import metric_from
@@ -125,7 +125,11 @@ def evaluate(source: Evaluation, base: Path, run: CompiledModel) -> dict[str, di
         DataError: the hook raises, or returns something else than finite numbers by name.
     """
     label = f"data.evaluation '{source.python}'"
-    found = hooks.call(label, hooks.load(source.python, base), run, leaf=DataError)
+    hook = hooks.load(source.python, base)
+    try:
+        found = hooks.call(label, hook, run, leaf=DataError)
+    except ModelError as error:  # it calls `run` with something that the model doesn't take
+        raise DataError(**{**error.fields(), "where": error.where or label}) from error
     if not isinstance(found, dict) or not found:
         raise DataError(what=f"{label} returns no metrics", where="data.evaluation",
                         expected="{name: number or scores per sample}",
