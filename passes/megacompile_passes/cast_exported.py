@@ -7,11 +7,12 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from megacompile.errors import DataError, PassError
-from megacompile.forms import Exported
+from megacompile.forms import Exported, quiet
 from megacompile.passbase import PassContext, Result, Sites
 from megacompile.tensors import Feeds, torch_dtype
 from megacompile_passes.cast import Cast
 from megacompile_passes.cast_policy import MOVES, Policy, decide, is_float32
+from megacompile_passes.recurrence import symbolic_recurrence
 from megacompile_passes.reexport import leaves_of, reexport, trace_feeds
 from megacompile_passes.surgery import labels, operator_name, selected
 
@@ -57,7 +58,8 @@ def _functional(model: Exported) -> torch.fx.GraphModule:
     program: Any = model.program
     if any(n.op == "call_function" and getattr(n.target, "_schema", None) is not None
            and n.target._schema.is_mutable for n in program.graph.nodes):  # fmt: skip
-        program = program.run_decompositions({})
+        with quiet(), symbolic_recurrence():
+            program = program.run_decompositions({})
     module = program.module(check_guards=False)
     by_name = {n.name: n for n in program.graph.nodes}
     held = {**program.graph_signature.inputs_to_parameters,

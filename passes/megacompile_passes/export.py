@@ -12,6 +12,7 @@ from megacompile.forms import Eager, Exported, quiet
 from megacompile.passbase import Effect, Fact, Pass, PassContext, Result, Sites
 from megacompile.signature import Signature
 from megacompile.tensors import Feeds, as_float64, to_torch
+from megacompile_passes.recurrence import symbolic_recurrence
 from megacompile_passes.tracing import (
     alias_root,
     changed_buffers,
@@ -85,7 +86,7 @@ def _capture(model: Eager, feeds: Feeds) -> tuple[torch.export.ExportedProgram, 
     # symbolic where the other way bakes it.
     for strict in (False, True):
         try:
-            with quiet(), torch.no_grad():
+            with quiet(), symbolic_recurrence(), torch.no_grad():
                 program = torch.export.export(model.flat(), leaves, dynamic_shapes=shapes,
                                               strict=strict)  # fmt: skip
             return program, strict

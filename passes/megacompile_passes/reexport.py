@@ -9,6 +9,7 @@ from megacompile.forms import Exported, quiet
 from megacompile.passbase import PassContext
 from megacompile.tensors import Feeds, to_torch
 from megacompile_passes.export import dynamic_shapes
+from megacompile_passes.recurrence import symbolic_recurrence
 from megacompile_passes.surgery import copy_graph, held, rebuild, tensor_of
 from megacompile_passes.tracing import first_line, resized, trace_sizes
 
@@ -42,7 +43,7 @@ def reexport(
 
     leaves = leaves_of(model, feeds)
     try:
-        with quiet(), torch.no_grad():
+        with quiet(), symbolic_recurrence(), torch.no_grad():
             program = torch.export.export(
                 module, leaves, dynamic_shapes=dynamic_shapes(model.signature), strict=False
             )

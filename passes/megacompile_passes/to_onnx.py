@@ -10,6 +10,7 @@ from megacompile.errors import PassError
 from megacompile.forms import Exported, Onnx, quiet
 from megacompile.passbase import Effect, Fact, Pass, PassContext, Result, Sites, Traits
 from megacompile.signature import Signature
+from megacompile_passes.recurrence import symbolic_recurrence
 from megacompile_passes.tracing import first_line
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def _convert(model: Exported, opset: int) -> torch.onnx.ONNXProgram:
     import torch
 
     try:
-        with quiet(), torch.no_grad():
+        with quiet(), symbolic_recurrence(), torch.no_grad():
             program = torch.onnx.export(
                 model.program, (), dynamo=True, opset_version=opset, optimize=True, verbose=False,
                 input_names=list(model.signature.tensors),

@@ -166,3 +166,23 @@ def test_one_scale_per_weight(tmp_path: Path) -> None:
     names = [str(n.target) for n in result.model.program.graph.nodes]
     assert not any("per_channel" in n for n in names)
     check(two(), result)
+
+
+def test_recurrent_layers_are_listed_as_not_quantized(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    net = nn.GRU(20, 20, batch_first=True)
+    head = nn.Linear(20, 4)
+
+    class Tagger(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.gru, self.head = net, head
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.head(self.gru(x)[0])
+
+    model = make_eager(Tagger(), {"x": tensor("batch", "seq", 20)},
+                       {"batch": dim(1, 2, 4), "seq": dim(2, 5, 9)})  # fmt: skip
+    _, result = quantize(model, tmp_path, method="dynamic")
+    assert result.sites.skipped == [("gru", "recurrent operators stay in float")]
+    check(model, result)

@@ -103,6 +103,19 @@ def test_grouped_query_attention(heads: int, tmp_path: Path) -> None:
     models.assert_same(to_onnx(model, tmp_path), model)
 
 
+@pytest.mark.parametrize(
+    "net",
+    [nn.GRU(20, 20, batch_first=True), nn.LSTM(20, 16, 2, batch_first=True, bidirectional=True)],
+)
+def test_recurrent_state_and_length_follow_the_input(net: nn.Module, tmp_path: Path) -> None:
+    model = make_eager(net, {"input": tensor("batch", "seq", 20)},
+                       {"batch": dim(1, 1, 4), "seq": dim(2, 5, 9)})  # fmt: skip
+    made = to_onnx(model, tmp_path)
+    models.assert_same(made, model, sizes=[{"batch": 3, "seq": 9}, {"batch": 1, "seq": 2}])
+    shape = onnxfile.read(made.path).graph.output[0].type.tensor_type.shape
+    assert [d.dim_param for d in shape.dim][:2] == ["batch", "seq"]
+
+
 class Odd(nn.Module):
     def __init__(self) -> None:
         super().__init__()
