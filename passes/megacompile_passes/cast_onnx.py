@@ -26,6 +26,7 @@ from megacompile_passes.onnx_precision import (
     rewrite,
     value_types,
 )
+from megacompile_passes.onnx_quantization_sites import is_quantized
 from megacompile_passes.onnx_ranges import largest_magnitudes, measurement_feeds
 from megacompile_passes.onnx_stripping import lift_constants, overridable, put_back, replace, strip
 
@@ -41,6 +42,11 @@ class CastOnnx(Cast[Onnx, Onnx]):
 
     def run(self, model: Onnx, ctx: PassContext) -> Result[Onnx]:
         source = onnxfile.read(model.path)
+        if is_quantized(source):
+            # Scales in float16 make a graph that no runtime loads (microsoft/Olive#852).
+            raise PassError(what="the model is quantized", where=str(model.path),
+                            expected="weights in float32",
+                            remedy="`cast` goes before, or instead of, `quantize`")  # fmt: skip
         precision = Precision(self.dtype)
         graph, note = upgrade_opset(source, self._opset(source))
         notes = [note] if note else []
@@ -72,9 +78,10 @@ class CastOnnx(Cast[Onnx, Onnx]):
         decisions = decide(graph, types, precision, refusal)
         sites = _sites(graph, nodes, decisions)
         if not sites.changed:
+            reasons = sites.skipped or list(decisions.reasons.items())
             raise PassError(what=f"0 of {sites.matched} {sites.kind} could be cast",
                             expected="float32 products outside the bodies of If and Loop",
-                            got="; ".join(f"{n}: {r}" for n, r in sites.skipped[:5]) or "none",
+                            got="; ".join(f"{n}: {r}" for n, r in reasons[:5]) or "none",
                             remedy="shorten `keep`, or take `cast` out")  # fmt: skip
         notes += _remarks(decisions, self.dtype)
         rewrite(graph, decisions, precision, kept)
@@ -129,8 +136,8 @@ def _remarks(decisions: Decisions, dtype: str) -> list[str]:
         notes.append(f"stay in float32, since {dtype} ends at 65504 and data to come may be twice "
                      "as large: " + ", ".join(large[:20]))  # fmt: skip
     if decisions.constants:
-        notes.append(f"constants outside the range of {dtype}, used in float32: "
-                     + ", ".join(decisions.constants))  # fmt: skip
+        notes.append(f"constants too large or too small for {dtype}, used in float32: "
+                     + ", ".join(decisions.constants[:20]))  # fmt: skip
     if dtype == "float16":
         notes.append("ONNX Runtime emulates float16 on a CPU: it computes in float32 between "
                      "casts, so an overflow on a device can't show here")  # fmt: skip

@@ -23,7 +23,7 @@ from megacompile_passes.onnx_graphs import (
     producers,
     values,
 )
-from megacompile_passes.onnx_stripping import overridable, replace, used_names
+from megacompile_passes.onnx_stripping import keep_only, overridable, replace, used_names
 
 FLOATS = {onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE, onnx.TensorProto.FLOAT16}
 
@@ -193,7 +193,7 @@ def _remove_unused(model: onnx.ModelProto) -> None:
     used = used_names(model) | (inputs - defaults)
     for graph in onnxfile.all_graphs(model):
         if isinstance(graph, onnx.GraphProto):
-            replace(graph.initializer, [t for t in graph.initializer if t.name in used])
+            keep_only(graph.initializer, lambda tensor: tensor.name in used)
         replace(graph.node, [n for n in graph.node
                              if n.op_type != "Constant" or n.output[0] in used])  # fmt: skip
     if old:

@@ -18,7 +18,7 @@ from onnx import helper, numpy_helper
 from megacompile import onnxfile
 from megacompile.tensors import Array, numpy_dtype
 from megacompile_passes.onnx_graphs import values
-from megacompile_passes.onnx_stripping import replace, strip, tensor_bytes, used_names
+from megacompile_passes.onnx_stripping import keep_only, replace, skeleton, used_names
 
 FLOAT = onnx.TensorProto.FLOAT
 COMPUTE = {"MatMul", "Gemm", "Conv", "ConvTranspose"}
@@ -71,10 +71,7 @@ class Precision:
 
 def value_types(model: onnx.ModelProto) -> dict[str, int]:
     """Element types of the main graph's values; the large weights aren't copied for it."""
-    skeleton = onnx.ModelProto()
-    skeleton.CopyFrom(model)
-    strip(skeleton, lambda tensor: tensor_bytes(tensor) > onnxfile.EXTERNAL_BYTES)
-    inferred = onnx.shape_inference.infer_shapes(skeleton).graph
+    inferred = onnx.shape_inference.infer_shapes(skeleton(model)).graph
     types = {v.name: v.type.tensor_type.elem_type
              for v in [*inferred.input, *inferred.value_info, *inferred.output]}  # fmt: skip
     types.update((t.name, t.data_type) for t in model.graph.initializer)
@@ -184,7 +181,7 @@ def rewrite(
         if name not in exact and name in wide:
             nodes.insert(0, _widened(name, narrow))
         if name not in exact:
-            replace(graph.initializer, [t for t in graph.initializer if t.name != name])
+            keep_only(graph.initializer, lambda tensor: tensor.name != name)
         return name + narrow
 
     for original in list(graph.node):
@@ -209,10 +206,10 @@ def rewrite(
                 nodes.append(_widened(name, narrow))
     replace(graph.node, nodes)
     made = {name for node in graph.node for name in node.output}
-    replace(graph.value_info, [v for v in graph.value_info if v.name in made])
+    keep_only(graph.value_info, lambda value: value.name in made)
     used = used_names(model)
     inputs = {v.name for v in graph.input}
-    replace(graph.initializer, [t for t in graph.initializer if t.name in used | inputs])
+    keep_only(graph.initializer, lambda tensor: tensor.name in used | inputs)
 
 
 def _widened(name: str, narrow: str) -> onnx.NodeProto:

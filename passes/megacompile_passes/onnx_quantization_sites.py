@@ -90,9 +90,12 @@ def fragile_nodes(model: onnx.ModelProto) -> list[str]:
     found: set[str] = set()
     for node in model.graph.node:
         if node.op_type == "Softmax":
-            above = makers.get(origin(node.input[0], makers))
-            if above is not None and above.op_type in ("Add", "Where", "Sub"):
-                found.update((above.name, node.name))
+            waiting = [node.input[0]]
+            while waiting:
+                above = makers.get(origin(waiting.pop(), makers))
+                if above is not None and above.op_type in ("Add", "Where", "Sub"):
+                    found.update((above.name, node.name))
+                    waiting.extend(above.input)
         if node.op_type in ("Add", "Sub", "Mul", "Where", "Max", "Min", "Clip"):
             extremes = [values(known[i]) for i in node.input
                         if i in known and known[i].data_type == onnx.TensorProto.FLOAT]  # fmt: skip

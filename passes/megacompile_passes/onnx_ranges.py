@@ -35,15 +35,19 @@ def largest_magnitudes(
     found: dict[str, float] = {}
     samples = list(feeds)
     path = work / "measured.onnx"
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
     try:
+        # The weights are written once; every run reads a graph with other outputs beside them.
+        onnxfile.write(copy, path)
+        skeleton = onnxfile.read(path, weights=False)
+        outputs = {value.name for value in skeleton.graph.output}
         for start in range(0, len(names), AT_ONCE):
             watched = names[start : start + AT_ONCE]
-            copy = onnx.ModelProto()
-            copy.CopyFrom(model)
-            outputs = {value.name for value in copy.graph.output}
+            copy.CopyFrom(skeleton)
             copy.graph.output.extend(onnx.ValueInfoProto(name=n) for n in watched
                                      if n not in outputs)  # fmt: skip
-            onnxfile.write(copy, path)
+            path.write_bytes(copy.SerializeToString())
             session = onnxfile.open_session(path)
             for sample in samples:
                 for name, array in session.run(sample, watched).items():

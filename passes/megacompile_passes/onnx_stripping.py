@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import onnx
 from onnx import external_data_helper, helper
@@ -60,16 +61,15 @@ def strip(model: onnx.ModelProto, wanted: Callable[[onnx.TensorProto], bool]) ->
         model.ir_version = onnx.IR_VERSION_2017_11_3 + 1
     taken = Stripped(inputs=list(graph.input))
     already = {value.name for value in graph.input}
-    stay = []
     for tensor in graph.initializer:
         if not wanted(tensor):
-            stay.append(tensor)
             continue
         taken.tensors.append(tensor)
         if tensor.name not in already:
             value = helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
             graph.input.append(value)
-    replace(graph.initializer, stay)
+    leaving = {tensor.name for tensor in taken.tensors}
+    keep_only(graph.initializer, lambda tensor: tensor.name not in leaving)
     return taken
 
 
@@ -146,6 +146,28 @@ def lift_constants(graph: onnx.GraphProto, wanted: Callable[[onnx.TensorProto], 
             nodes.append(node)
     if len(nodes) < len(graph.node):
         replace(graph.node, nodes)
+
+
+def skeleton(model: onnx.ModelProto) -> onnx.ModelProto:
+    """A copy whose large initializers have a type and a shape but no values."""
+    copy = onnx.ModelProto(ir_version=model.ir_version)
+    copy.opset_import.extend(model.opset_import)
+    copy.functions.extend(model.functions)
+    for name in ("node", "input", "output", "value_info"):
+        getattr(copy.graph, name).extend(getattr(model.graph, name))
+    copy.graph.name = model.graph.name
+    for tensor in model.graph.initializer:
+        small = tensor_bytes(tensor) <= onnxfile.EXTERNAL_BYTES
+        copy.graph.initializer.append(tensor if small else onnx.TensorProto(
+            name=tensor.name, data_type=tensor.data_type, dims=tensor.dims))  # fmt: skip
+    return copy
+
+
+def keep_only(field_: Any, wanted: Callable[[Any], bool]) -> None:
+    """Drop elements of a repeated field; the others are neither copied nor moved in memory."""
+    for index in reversed(range(len(field_))):
+        if not wanted(field_[index]):
+            del field_[index]
 
 
 def replace(field_: object, values: Iterable[object]) -> None:

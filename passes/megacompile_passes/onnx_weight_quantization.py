@@ -16,7 +16,7 @@ from onnx import helper, numpy_helper
 from megacompile import onnxfile
 from megacompile.tensors import Array
 from megacompile_passes.onnx_graphs import VIEWS, attribute, values
-from megacompile_passes.onnx_stripping import replace, used_names
+from megacompile_passes.onnx_stripping import keep_only, replace, used_names
 
 FLOAT = onnx.TensorProto.FLOAT
 INT64 = onnx.TensorProto.INT64
@@ -106,7 +106,7 @@ def _quantize(
     integers, scale = to_int8(values(tensor), axis)
     quantized = numpy_helper.from_array(integers, f"{name}_quantized")
     scales = numpy_helper.from_array(scale, f"{name}_scale")
-    replace(graph.initializer, [t for t in graph.initializer if t.name != name])
+    keep_only(graph.initializer, lambda one: one.name != name)
     graph.initializer.extend([quantized, scales])
     for holder in _bodies(graph):
         nodes: list[onnx.NodeProto] = []
@@ -166,6 +166,4 @@ def to_int8(weight: Array, axis: int | None) -> tuple[Array, Array]:
 def remove_unused(model: onnx.ModelProto) -> None:
     """Initializers that nobody reads any more leave the main graph."""
     used = used_names(model)
-    kept = [t for t in model.graph.initializer if t.name in used]
-    if len(kept) < len(model.graph.initializer):
-        replace(model.graph.initializer, kept)
+    keep_only(model.graph.initializer, lambda tensor: tensor.name in used)

@@ -37,6 +37,7 @@ from megacompile_passes.onnx_stripping import (
     overridable,
     put_back,
     replace,
+    skeleton,
     strip,
 )
 from megacompile_passes.onnx_weight_quantization import quantize_weights, remove_unused
@@ -68,7 +69,7 @@ class QuantizeOnnx(Quantize[Onnx, Onnx]):
                 lift_constants(graph, lambda tensor: tensor.data_type == onnx.TensorProto.FLOAT)
         defaults = set(overridable(prepared))
         taken = strip(prepared, lambda tensor: tensor.name in defaults)
-        sites = candidates(prepared, self.method)
+        sites = [_copy(node) for node in candidates(prepared, self.method)]
         kept = select_nodes(list(onnxfile.all_nodes(prepared)), self.keep, "keep")
         reasons = refusals(prepared, sites, kept, self.method, defaults)
 
@@ -80,8 +81,8 @@ class QuantizeOnnx(Quantize[Onnx, Onnx]):
         elif self.method == "dynamic":
             result = self._dynamic(prepared, ctx, ignored, notes)
         else:
-            result = onnx.ModelProto()
-            result.CopyFrom(prepared)
+            # Rewritten in place: what it was before lives on without its weights.
+            result, prepared = prepared, skeleton(prepared)
             shared = quantize_weights(result, self.per_channel, lambda n: n.name in ignored)
             notes += [f"weight '{w}' stays in float: '{n}' uses it too" for w, n in shared.items()]
 
@@ -176,6 +177,12 @@ class QuantizeOnnx(Quantize[Onnx, Onnx]):
         finally:
             for path in [*ctx.work.glob("float.onnx*"), *ctx.work.glob("dynamic.onnx*")]:
                 path.unlink()
+
+
+def _copy(node: onnx.NodeProto) -> onnx.NodeProto:
+    copy = onnx.NodeProto()
+    copy.CopyFrom(node)
+    return copy
 
 
 @contextlib.contextmanager

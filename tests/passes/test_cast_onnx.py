@@ -202,3 +202,19 @@ def test_overridable_weight_stays_an_input(tmp_path: Path) -> None:
     assert cosine(model, result.model, feeds) > 0.999
     assert cosine(model, result.model, {**feeds, "W": random(16, 16)}) > 0.999
     assert onnxfile.opset(onnx.load(str(result.model.path))) == 17
+
+
+def test_norm_alone_names_the_square(tmp_path: Path) -> None:
+    nodes = [node("Mul", ["x", "x"], ["s"], "square"), node("ReduceMean", ["s"], ["m"], axes=[-1]),
+             node("Sqrt", ["m"], ["r"]), node("Div", ["x", "r"], ["y"])]  # fmt: skip
+    model = onnx_model(tmp_path, nodes, {"x": (["n", 64], "float32")}, {"y": ["n", 64]}, {})
+    with pytest.raises(PassError, match="square: 's' reaches"):
+        cast(model, tmp_path, "float16", [{"x": random(2, 64) * 300}])
+
+
+def test_quantized_model_is_refused(tmp_path: Path) -> None:
+    nodes = [node("DequantizeLinear", ["W", "s"], ["w"]), node("MatMul", ["x", "w"], ["y"])]
+    model = onnx_model(tmp_path, nodes, {"x": (["n", 8], "float32")}, {"y": ["n", 8]},
+                       {"W": np.ones((8, 8), np.int8), "s": np.array(0.1, F32)})  # fmt: skip
+    with pytest.raises(PassError, match="quantized"):
+        cast(model, tmp_path, "float16")

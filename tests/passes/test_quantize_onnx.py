@@ -209,6 +209,25 @@ def test_masks_do_not_wreck_the_range(tmp_path: Path, mask: float) -> None:
     assert "add, softmax" in " ".join(result.notes)
 
 
+def test_mask_that_is_an_input(tmp_path: Path) -> None:
+    nodes = [node("MatMul", ["q", "K"], ["s"]), node("Add", ["s", "bias"], ["b"], "bias"),
+             node("Add", ["b", "mask"], ["a"], "add"), node("Softmax", ["a"], ["p"], "softmax"),
+             node("MatMul", ["p", "V"], ["y"])]  # fmt: skip
+    model = onnx_model(tmp_path, nodes,
+                       {"q": (["n", 8, 16], "float32"), "mask": (["n", 8, 8], "float32")},
+                       {"y": ["n", 8, 16]}, {"K": random(16, 8) / 4, "V": random(8, 16),
+                                             "bias": random(8)})  # fmt: skip
+
+    def sample(size: int) -> dict[str, np.ndarray]:
+        mask = np.where(RNG.random((size, 8, 8)) < 0.3, F32(-1e4), F32(0))
+        return {"q": random(size, 8, 16), "mask": mask}
+
+    ctx = make_context(tmp_path, model.signature, [sample(2) for _ in range(8)])
+    result = QuantizeOnnx(method="static").run(model, ctx)
+    assert {"bias", "add", "softmax"} <= {name for name, _ in result.sites.skipped}
+    assert cosine(model, result.model, sample(3)) > 0.99
+
+
 def test_outlier_in_calibration_is_named_and_clipped(tmp_path: Path) -> None:
     model = two_layers(tmp_path)
     samples = rows(64)
