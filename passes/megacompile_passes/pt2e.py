@@ -66,7 +66,7 @@ def prepare(
     class Quantizer(x86.X86InductorQuantizer):
         def annotate(self, model: torch.fx.GraphModule) -> torch.fx.GraphModule:
             for node in model.graph.nodes:
-                _tell_calls_apart(node)
+                _name_source(node)
                 # A product of a mask and a huge constant would set the range of everything
                 # around it, and int8 products of elements save nothing (pytorch/executorch#20471).
                 if node.name in kept or node.target is torch.ops.aten.mul.Tensor:
@@ -87,12 +87,13 @@ def prepare(
                         ) from error  # fmt: skip
 
 
-def _tell_calls_apart(node: torch.fx.Node) -> None:
-    """torchao groups operators by module path and stops when a module is called twice; the
-    stack's keys tell the calls apart (`conv`, `conv@1`), its paths don't."""
-    stack = node.meta.get("nn_module_stack")
-    if stack:
-        node.meta["nn_module_stack"] = {key: (key, kind) for key, (_, kind) in stack.items()}
+def _name_source(node: torch.fx.Node) -> None:
+    """torchao finds convolutions by the module they came from: it misses subclasses of Conv2d and
+    calls of the function, and stops at a module that is called twice."""
+    import torch
+
+    if node.target is torch.ops.aten.conv2d.default:
+        node.meta["source_fn_stack"] = [(node.name, torch.nn.Conv2d)]
 
 
 def _config(dynamic: bool, per_channel: bool) -> Any:

@@ -186,3 +186,21 @@ def test_recurrent_layers_are_listed_as_not_quantized(tmp_path: Path) -> None:
     _, result = quantize(model, tmp_path, method="dynamic")
     assert result.sites.skipped == [("gru", "recurrent operators stay in float")]
     check(model, result)
+
+
+class Padded(nn.Conv2d):
+    """A subclass, as EfficientNet's: torchao looks for Conv2d itself."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        padded = nn.functional.pad(x, (1, 1, 1, 1))
+        return nn.functional.conv2d(padded, self.weight, self.bias)
+
+
+def test_convolutions_of_any_class_are_quantized(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(Padded(3, 8, 3), nn.ReLU6(), nn.Conv2d(8, 8, 3), nn.ReLU())
+    model = make_eager(net, {"x": tensor("batch", 3, 8, 8)}, {"batch": dim(1, 2, 4)})
+    exported, result = quantize(model, tmp_path, method="static")
+    assert (result.sites.matched, result.sites.changed) == (2, 2)
+    assert result.model.parameters() < 1.2 * exported.parameters()
+    check(model, result)
