@@ -88,10 +88,16 @@ def prepare(
 
 
 def _name_source(node: torch.fx.Node) -> None:
-    """torchao finds convolutions by the module they came from: it misses subclasses of Conv2d and
-    calls of the function, and stops at a module that is called twice."""
+    """Tell torchao which module an operator came from.
+
+    It groups operators by module path and stops when one module is called twice: the stack's keys
+    tell calls apart (`relu`, `relu@1`), its paths don't. And it misses subclasses of Conv2d.
+    """
     import torch
 
+    stack = node.meta.get("nn_module_stack")
+    if stack:
+        node.meta["nn_module_stack"] = {key: (key, kind) for key, (_, kind) in stack.items()}
     if node.target is torch.ops.aten.conv2d.default:
         node.meta["source_fn_stack"] = [(node.name, torch.nn.Conv2d)]
 

@@ -198,7 +198,8 @@ class Padded(nn.Conv2d):
 
 def test_convolutions_of_any_class_are_quantized(tmp_path: Path) -> None:
     torch.manual_seed(0)
-    net = nn.Sequential(Padded(3, 8, 3), nn.ReLU6(), nn.Conv2d(8, 8, 3), nn.ReLU())
+    twice = nn.ReLU6()
+    net = nn.Sequential(Padded(3, 8, 3), twice, nn.Conv2d(8, 8, 3), twice)
     model = make_eager(net, {"x": tensor("batch", 3, 8, 8)}, {"batch": dim(1, 2, 4)})
     exported, result = quantize(model, tmp_path, method="static")
     assert (result.sites.matched, result.sites.changed) == (2, 2)
