@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -57,14 +56,11 @@ def write(model: onnx.ModelProto, path: Path) -> None:
 
 
 def copy_model(source: Path, target: Path) -> None:
-    """Copy a model with its data files; the copy's data file gets the copy's name.
-
-    Large data is hard-linked where the file system allows: both are never written again.
-    """
+    """Copy a model with its data files; the copy's data file gets the copy's name."""
     names = data_files(source)
     target.parent.mkdir(parents=True, exist_ok=True)
     if not names:
-        _link(source, target)
+        shutil.copyfile(source, target)
         return
     wanted = target.name + DATA_SUFFIX
     model = read(source, weights=False)
@@ -75,16 +71,9 @@ def copy_model(source: Path, target: Path) -> None:
         for entry in tensor.external_data:
             if entry.key == "location":
                 entry.value = wanted
-    _link(source.parent / names[0], target.with_name(wanted))
+    # No hard link: onnx refuses data files that have several names, as a possible attack.
+    shutil.copyfile(source.parent / names[0], target.with_name(wanted))
     target.write_bytes(model.SerializeToString())
-
-
-def _link(source: Path, target: Path) -> None:
-    target.unlink(missing_ok=True)
-    try:
-        os.link(source.resolve(), target)
-    except OSError:
-        shutil.copyfile(source, target)
 
 
 def data_files(path: Path) -> list[str]:

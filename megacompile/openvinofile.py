@@ -22,7 +22,7 @@ class OpenVINOSession:
     names: frozenset[str]
 
     def run(self, feeds: Feeds, outputs: Sequence[str]) -> Feeds:
-        known = {name: np.ascontiguousarray(feeds[name]) for name in self.names}
+        known = {name: np.asarray(feeds[name], order="C") for name in self.names}
         result = self.request.infer(known, share_inputs=True, share_outputs=False)
         values: Feeds = {}
         for port, value in result.items():

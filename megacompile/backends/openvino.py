@@ -88,7 +88,7 @@ class _OpenVINORunner(Runner):
 
     def prepare(self, feeds: Feeds) -> Callable[[], Any]:
         request = self.opened.request
-        known = {name: np.ascontiguousarray(feeds[name]) for name in self.opened.names}
+        known = {name: np.asarray(feeds[name], order="C") for name in self.opened.names}
         return lambda: request.infer(known, share_inputs=True, share_outputs=True)
 
     def close(self) -> None:
