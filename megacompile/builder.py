@@ -253,7 +253,6 @@ class _Build:
         if not self._from_cache(outcome, keys):
             outcome.steps.clear()
             self._in_process(outcome, original)
-            self._from_engine(outcome, keys[-1])
         status = "failed" if outcome.error else "built"
         note = outcome.error.what if outcome.error else None
         self.listen("finished", candidate=plan.name, status=status, note=note)
@@ -275,7 +274,7 @@ class _Build:
 
     def _from_engine(self, outcome: Outcome, key: str) -> None:
         entry = self.cache.get(key)
-        if entry is not None and outcome.error is None:
+        if entry is not None:
             outcome.engine, outcome.folder = entry.record, entry.folder / FORM
 
     def _in_process(self, outcome: Outcome, original: Original) -> None:
@@ -303,6 +302,7 @@ class _Build:
                         outcome.steps.append(Step.model_validate(event["record"]))
                     elif event["event"] == "engine":
                         outcome.lowering = Step.model_validate(event["record"])
+                        self._from_engine(outcome, event["key"])
             except MegacompileError as error:
                 outcome.error, outcome.failed_step = error, step
 

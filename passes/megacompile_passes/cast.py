@@ -18,8 +18,8 @@ class Cast(Pass[In, Out]):
 
     dtype: Literal["bfloat16", "float16"]
     keep: list[str] | None = Field(
-        None, description="names, operators or module paths (globs) that stay in float32; "
-        "default: normalization, softmax, and whatever overflows on the measured ranges"
+        None, description="names, operators or module paths (globs) that stay in float32 besides "
+        "normalization, softmax, and whatever overflows on the measured ranges"
     )  # fmt: skip
 
     def provided(self) -> frozenset[Fact]:

@@ -46,6 +46,7 @@ class ToOnnx(Pass[Exported, Onnx]):
         assert isinstance(wanted, int)
         program = _convert(model, wanted)
         notes = _share_equal_weights(program)
+        _free_names(program.model)
         _name_sizes(program.model, model.signature)
         _strip_traces(program.model)
         path = ctx.work / "model.onnx"
@@ -133,6 +134,22 @@ def _share_equal_weights(program: torch.onnx.ONNXProgram) -> list[str]:
         del graph.initializers[value.name]
         shared += 1
     return [f"{shared} copies of shared weights removed"] if shared else []
+
+
+def _free_names(model: Any) -> None:
+    """Rename inner values that bear an input's or output's name: the exporter gives outputs
+    their names without looking (an operator `embedding` and an output `embedding`)."""
+    ends = [*model.graph.inputs, *model.graph.outputs]
+    taken = {value.name for value in ends}
+    for node in model.graph:
+        for value in node.outputs:
+            if value.name in taken and not any(value is end for end in ends):
+                number = 1
+                while f"{value.name}_inner_{number}" in taken:
+                    number += 1
+                value.name = f"{value.name}_inner_{number}"
+            if value.name:
+                taken.add(value.name)
 
 
 def _name_sizes(model: Any, signature: Signature) -> None:

@@ -137,3 +137,21 @@ def test_the_same_twice(tmp_path: Path) -> None:
     assert first.size_bytes() == second.size_bytes()
     assert (first.path.parent / "model.onnx.data").read_bytes() == (
         second.path.parent / "model.onnx.data").read_bytes()  # fmt: skip
+
+
+class Table(nn.Module):
+    """Its first operator is called `embedding` by torch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(10, 4)
+        self.last = nn.Linear(4, 3)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.last(self.table(ids))
+
+
+def test_an_output_may_bear_the_name_of_an_operator(tmp_path: Path) -> None:
+    ids = tensor("batch", 5, dtype="int64", range=(0, 9))
+    model = make_eager(Table(), {"ids": ids}, {"batch": dim(1, 2, 8)}, ["embedding"])
+    models.assert_same(to_onnx(model, tmp_path), model)
