@@ -10,18 +10,19 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from megacompile.builder import Options, Result, build
+    from megacompile.builder import Result, build
     from megacompile.bundle import load
     from megacompile.compiled import CompiledModel
     from megacompile.errors import MegacompileError, PassError
     from megacompile.forms import Eager, Exported, Onnx, Scripted
+    from megacompile.job.context import Options
     from megacompile.passbase import Effect, Fact, Pass, PassContext, Sites, select
     from megacompile.passbase import Result as PassResult
     from megacompile.spec import Spec
 
 _HOMES = {
     "CompiledModel": "compiled", "Eager": "forms", "Effect": "passbase", "Exported": "forms",
-    "Fact": "passbase", "MegacompileError": "errors", "Onnx": "forms", "Options": "builder",
+    "Fact": "passbase", "MegacompileError": "errors", "Onnx": "forms", "Options": "job.context",
     "Pass": "passbase", "PassContext": "passbase", "PassError": "errors",
     "PassResult": "passbase:Result", "Result": "builder", "Scripted": "forms", "Sites": "passbase",
     "Spec": "spec", "build": "builder", "load": "bundle", "select": "passbase",

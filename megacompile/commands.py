@@ -18,8 +18,8 @@ def out(text: str) -> None:
 def build(arguments: Namespace) -> int:
     from rich.console import Console
 
-    from megacompile.builder import Options
     from megacompile.builder import build as run
+    from megacompile.job.context import Options
     from megacompile.progress import Progress
     from megacompile.report.terminal import render_terminal
 

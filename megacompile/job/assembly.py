@@ -1,0 +1,221 @@
+"""Step 4: figures into a report. What they mean is decided in `judge`."""
+
+from __future__ import annotations
+
+import datetime
+import shlex
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from megacompile import judge
+from megacompile.cache import file_sha256, key_of
+from megacompile.ceiling import ceiling_of
+from megacompile.errors import MegacompileError
+from megacompile.job.context import Job, Outcome
+from megacompile.measure.session import AGAIN, Measured
+from megacompile.measure.statistics import AAResult, aa_check
+from megacompile.original import Original
+from megacompile.report.model import (
+    AACheck,
+    Baseline,
+    BuildTime,
+    Candidate,
+    Metric,
+    Provenance,
+    Report,
+    Source,
+)
+
+
+def assemble(
+    job: Job, original: Original, outcomes: list[Outcome], lowered: list[Outcome],
+    measured: dict[str, Measured],
+) -> Report:  # fmt: skip
+    points = job.spec.points()
+    batch = [_batch(job, point) for point in points]
+    names = [n for n in job.plan.baselines if n in measured]
+    first = measured[names[0]] if names else None
+    checks = _checks(job, first, measured)
+    baselines = []
+    for name in job.plan.baselines:
+        plain = next((o for o in lowered if o.plan.backend.name == name), None)
+        baselines.append(_baseline(name, plain, measured.get(name)))
+        one = measured.get(name)
+        if one is not None and one.error is None:
+            against = first if one is not first else None
+            baselines[-1].points = judge.points_of(one, points, batch, against, checks)
+    candidates = [_candidate(job, o, measured.get(o.plan.name)) for o in outcomes]
+    rival = judge.best_baseline(baselines)
+    for candidate in candidates:
+        one = measured.get(candidate.name)
+        if candidate.status != "built" or one is None or first is None:
+            continue
+        candidate.points = judge.points_of(one, points, batch, first, checks)
+        if rival is not None and one.times and (checks[0] is None or checks[0].passed):
+            candidate.versus_best_baseline = judge.ratio_of(
+                measured[rival.name].times[0], one.times[0])  # fmt: skip
+        metric = baselines[0].metric if baselines else {}
+        candidate.gates = judge.gates_of(job.spec.budget, candidate, metric)
+        failed = [g.name for g in candidate.gates if not g.passed]
+        if failed:
+            candidate.status = "outside_budget"
+            candidate.reason = "outside the budget in " + ", ".join(failed)
+    check = checks[0] if checks else None
+    verdict, winner, sentence = judge.choose(candidates, baselines, check)
+    chosen = next((c for c in candidates if c.name == winner), None)
+    return Report(
+        name=job.spec.name, verdict=verdict, winner=winner, sentence=sentence,
+        created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        warnings=_warnings(job, original, check), environment=job.environment,
+        source=Source(form=original.form, reference=original.reference,
+                      fingerprint=original.fingerprint, parameters=original.parameters,
+                      size_bytes=original.size_bytes, dims=points[0],
+                      operations=original.operations, bytes_moved=original.bytes_moved),
+        spec=job.spec_data, baselines=baselines, candidates=candidates,
+        aa_check=AACheck(ratio=check.ratio, low=check.low, high=check.high,
+                         passed=check.passed, note=check.note) if check else None,
+        ceiling=ceiling_of(original, chosen, job.machine, job.cache, job.say)
+        if measured else None,
+        provenance=_provenance(job),
+    )  # fmt: skip
+
+
+def _checks(
+    job: Job, first: Measured | None, measured: dict[str, Measured]
+) -> list[AAResult | None]:
+    again = measured.get(first.contestant.name + AGAIN) if first else None
+    if first is None or again is None:
+        return [None for _ in job.spec.points()]
+    return [aa_check(a.block_medians_ms, b.block_medians_ms)
+            for a, b in zip(first.times, again.times, strict=False)]  # fmt: skip
+
+
+def _batch(job: Job, point: dict[str, int]) -> int:
+    """Entries of the first input's first axis at a point: what throughput counts."""
+    shape = next(iter(job.spec.tensors().values())).shape
+    if not shape:
+        return 1
+    return point[shape[0]] if isinstance(shape[0], str) else shape[0]
+
+
+def _candidate(job: Job, outcome: Outcome, measured: Measured | None) -> Candidate:
+    plan = outcome.plan
+    found = Candidate(
+        name=plan.name,
+        variant=plan.variant,
+        backend=plan.backend.name,
+        status="built",
+        steps=outcome.steps,
+        lowering=outcome.lowering,
+    )
+    error = outcome.error or (measured.error if measured else None)
+    if plan.unavailable:
+        found.status, found.reason, found.remedy = "unavailable", plan.unavailable, plan.remedy
+    elif error is not None:
+        found.status, found.reason, found.remedy = "failed", _reason(error), error.remedy
+        found.failed_step = outcome.failed_step or "measuring"
+    if outcome.engine is not None and outcome.folder is not None:
+        found.precision = outcome.engine["precision"]
+        if outcome.engine["emulated"]:
+            found.notes.append(f"{found.precision} is emulated on this CPU")
+        files = [f for f in outcome.folder.rglob("*") if f.is_file()]
+        found.files = {str(f.relative_to(outcome.folder)): f.stat().st_size for f in files}
+        found.size_bytes = sum(found.files.values())
+    known = [s.parameters for s in outcome.steps if s.parameters is not None]
+    found.parameters = known[-1] if known else None
+    if measured is not None and found.status == "built":
+        found.load_seconds = measured.loaded.get("load_seconds")
+        found.metric = _metrics(measured)
+    return found
+
+
+def _warnings(job: Job, original: Original, check: AAResult | None) -> list[str]:
+    found = list(original.notes)
+    if check is not None and not check.passed:
+        found.append(f"speed-ups are withheld: {check.note}")
+    load = job.environment.load_average
+    if load is not None and load > 0.5 * job.environment.cores:
+        found.append(f"the machine was busy when the build began (load average {load:.1f})")
+    return found
+
+
+def _provenance(job: Job) -> Provenance:
+    path = job.loaded.document.name
+    files = {}
+    for hook in (job.spec.model.python, *(h.python for h in (
+            job.spec.data.calibration, job.spec.data.evaluation) if h)):  # fmt: skip
+        if hook and hook.partition(":")[0].endswith(".py"):
+            name = hook.rpartition(":")[0]
+            files[name] = file_sha256(job.base / name)
+    spec_file = Path(path)
+    spec_hash = file_sha256(spec_file) if spec_file.is_file() else key_of(job.spec_data)
+    return Provenance(command=_command(), spec_path=path, spec_sha256=spec_hash, files=files,
+                      commit=_commit(job.base), seed=job.spec.seed)  # fmt: skip
+
+
+def build_time(job: Job, outcomes: list[Outcome]) -> BuildTime:
+    fresh = [s for o in outcomes for s in o.steps if not s.cached]
+    engines = [o.lowering for o in outcomes if o.lowering and not o.lowering.cached]
+    total = time.perf_counter() - job.clock.start
+    passes = sum(s.seconds for s in fresh)
+    lowering = sum(s.seconds for s in engines)
+    verification = sum(s.verification_seconds for s in [*fresh, *engines])
+    own = total - passes - lowering - job.clock.measuring - job.clock.evaluation
+    return BuildTime(total=total, passes=passes, lowering=lowering, verification=verification,
+                     measuring=job.clock.measuring, evaluation=job.clock.evaluation,
+                     own=own)  # fmt: skip
+
+
+def _baseline(name: str, plain: Outcome | None, measured: Measured | None) -> Baseline:
+    found = Baseline(name=name, precision="float32")
+    error = (plain.error if plain else None) or (measured.error if measured else None)
+    if plain is not None and plain.plan.unavailable:
+        found.status, found.reason = "unavailable", plain.plan.unavailable
+    elif error is not None:
+        found.status, found.reason = "failed", _reason(error)
+    if plain is not None and plain.engine is not None and plain.lowering is not None:
+        found.precision = plain.engine["precision"]
+        found.size_bytes = plain.lowering.size_bytes
+    if measured is not None:
+        found.load_seconds = measured.loaded.get("load_seconds")
+        found.metric = _metrics(measured)
+    return found
+
+
+def _metrics(measured: Measured) -> dict[str, Metric]:
+    return {name: Metric(**value) for name, value in measured.metrics.items()}
+
+
+def _reason(error: MegacompileError) -> str:
+    parts = [f"{error.where}: {error.what}" if error.where else error.what]
+    parts += [
+        f"{label} {text}"
+        for label, text in (
+            ("expected", error.expected),
+            ("got", error.got),
+            ("because", error.cause),
+        )
+        if text
+    ]
+    return "; ".join(parts)
+
+
+def _command() -> str:
+    return shlex.join(["megacompile", *sys.argv[1:]])
+
+
+def _commit(folder: Path) -> str | None:
+    """The commit the spec's folder stands at, marked when files differ from it."""
+
+    def git(*arguments: str) -> str | None:
+        try:
+            done = subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True,
+                                  text=True, timeout=10, check=False)  # fmt: skip
+        except (OSError, subprocess.TimeoutExpired):
+            return None
+        return done.stdout.strip() if done.returncode == 0 else None
+
+    commit = git("rev-parse", "HEAD")
+    return f"{commit} (changed)" if commit and git("status", "--porcelain", "-uno") else commit

@@ -1,0 +1,81 @@
+"""Step 2: candidates, one process each; what is stored already starts none."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from megacompile.errors import MegacompileError
+from megacompile.job.context import Job, Outcome
+from megacompile.keys import FORM, keys_of
+from megacompile.original import Original
+from megacompile.plan import CandidatePlan
+from megacompile.report.model import Step
+
+CANDIDATE = "megacompile.candidate:serve"
+
+
+def build_candidate(job: Job, plan: CandidatePlan, original: Original) -> Outcome:
+    outcome = Outcome(plan)
+    if plan.unavailable:
+        job.listen("finished", candidate=plan.name, status="unavailable",
+                    note=plan.unavailable)  # fmt: skip
+        return outcome
+    keys = keys_of(plan, job.spec, original, job.machine)
+    if not _from_cache(job, outcome, keys):
+        outcome.steps.clear()
+        _in_process(job, outcome, original)
+    status = "failed" if outcome.error else "built"
+    note = outcome.error.what if outcome.error else None
+    job.listen("finished", candidate=plan.name, status=status, note=note)
+    return outcome
+
+
+def _from_cache(job: Job, outcome: Outcome, keys: list[str]) -> bool:
+    """Whether every step and the engine are stored; then no process is needed."""
+    if job.options.dump is not None:
+        return False
+    entries = [job.cache.get(key) for key in keys]
+    if not all(entries) or not job.cache.get(keys[-1], check=True):
+        return False
+    records = [Step.model_validate({**e.record["step"], "cached": True,
+                                    "cache_reason": "same input, options and versions"})
+               for e in entries if e is not None]  # fmt: skip
+    outcome.steps, outcome.lowering = records[:-1], records[-1]
+    _from_engine(job, outcome, keys[-1])
+    return True
+
+
+def _from_engine(job: Job, outcome: Outcome, key: str) -> None:
+    entry = job.cache.get(key)
+    if entry is not None:
+        outcome.engine, outcome.folder = entry.record, entry.folder / FORM
+
+
+def _in_process(job: Job, outcome: Outcome, original: Original) -> None:
+    plan = outcome.plan
+    request = {
+        "spec": job.spec_data, "base": str(job.base), "cache": str(job.cache.root),
+        "machine": dataclasses.asdict(job.machine), "quantized": job.quantized,
+        "original": original.to_dict(), "candidate": plan.name, "variant": plan.variant,
+        "dump": str(job.options.dump) if job.options.dump else None,
+        "verify_each": job.options.verify_each,
+    }  # fmt: skip
+    name = plan.name if plan.variant else f"baseline {plan.name}"
+    step = "starting"
+    with job.worker(name, CANDIDATE) as worker:
+        try:
+            worker.request(request)
+            for event in worker.events():
+                if event["event"] == "doing":
+                    step = event["step"]
+                    job.listen("step", candidate=plan.name, step=step)
+                elif event["event"] == "progress":
+                    job.listen("step", candidate=plan.name,
+                                step=f"{step}: {event['message']}")  # fmt: skip
+                elif event["event"] == "step":
+                    outcome.steps.append(Step.model_validate(event["record"]))
+                elif event["event"] == "engine":
+                    outcome.lowering = Step.model_validate(event["record"])
+                    _from_engine(job, outcome, event["key"])
+        except MegacompileError as error:
+            outcome.error, outcome.failed_step = error, step

@@ -1,0 +1,49 @@
+"""Step 1: the original model, looked at in a process of its own."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+from megacompile.cache import file_sha256, key_of, sources_hash
+from megacompile.job.context import Job
+from megacompile.keys import own_hash, versions
+from megacompile.original import Original, read_record, source_path
+
+INSPECTION = "megacompile.candidate:serve_inspection"
+
+
+def original_key(job: Job) -> str:
+    """What the original depends on, as far as can be told without loading it. Whether it is
+    still the same model is confirmed by the worker that loads it as a baseline."""
+    path = source_path(job.spec, job.base)
+    source: Any = None
+    if path is not None:
+        source = sources_hash(path) if path.suffix == ".py" else file_sha256(path)
+    hooks = [h.python for h in (job.spec.data.calibration,) if h is not None]
+    described = {k: job.spec_data.get(k) for k in
+                 ("model", "dims", "inputs", "outputs", "data", "benchmark", "seed")}  # fmt: skip
+    return key_of("inspection", own_hash(), str(job.base), source, hooks, described,
+                  versions(["torch", "onnx", "onnxruntime"]))  # fmt: skip
+
+
+def inspect_original(job: Job) -> tuple[Original, bool]:
+    key = original_key(job)
+    entry = job.cache.get(key)
+    if entry is not None:
+        job.say("the original model is known: its record is used")
+        return read_record(entry.folder), True
+    job.say("looking at the original model")
+    request = {"spec": job.spec_data, "base": str(job.base), "key": key,
+               "cache": str(job.cache.root)}  # fmt: skip
+    with job.clock.part("inspection"), job.worker("the original model", INSPECTION) as w:
+        done = w.ask(request)
+    original = read_record(Path(done["folder"]))
+    for note in original.notes:
+        job.say(note)
+    return original, False
+
+
+def forget_original(job: Job) -> None:
+    shutil.rmtree(job.cache.folder(original_key(job)), ignore_errors=True)
