@@ -62,7 +62,7 @@ class Runner(ABC):
         stay in the engine's own type, as in anyone's serving loop."""
         return lambda: self.run(feeds)
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - most engines have nothing to give back
         """Give back threads and memory."""
 
 

@@ -69,5 +69,3 @@ def render_bench(found: dict[str, Any]) -> str:
             f"(against itself {aa['ratio']:.3f}, {aa['low']:.3f} to {aa['high']:.3f}){trust}"
         )
     return "\n".join(lines)
-
-

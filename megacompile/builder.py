@@ -41,7 +41,7 @@ class Result:
 
 
 def build(
-    spec: Path | str | Spec, options: Options = Options(), listen: Listener | None = None,
+    spec: Path | str | Spec, options: Options | None = None, listen: Listener | None = None,
     base: Path | None = None,
 ) -> Result:  # fmt: skip
     """Build a spec file, or a `Spec` object whose relative paths start from `base`.
@@ -49,6 +49,7 @@ def build(
     Raises:
         MegacompileError: bad input of any kind, before anything heavy has run where possible.
     """
+    options = options or Options()
     loaded = _read(spec, base)
     quantized = quantized_source(loaded)
     plan = make_plan(loaded, resolve_target, quantized)

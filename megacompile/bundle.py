@@ -15,8 +15,8 @@ from typing import Any
 from megacompile import __version__
 from megacompile.backendbase import Machine, Runner
 from megacompile.cache import disk_error, file_sha256
-from megacompile.compiled import CompiledModel
 from megacompile.compare import InputSet, compare
+from megacompile.compiled import CompiledModel
 from megacompile.errors import BundleError, MegacompileError
 from megacompile.measure.machine import cpu_isa, library_versions, thread_budget
 from megacompile.registry import backend_class

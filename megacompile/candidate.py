@@ -62,7 +62,13 @@ def build_candidate(request: dict[str, Any], send: Send) -> None:
     )  # fmt: skip
     run.run_steps()
     record, _ = lower(run)
-    send({"event": "engine", "key": run.keys[-1], "record": record.model_dump(mode="json", by_alias=True)})
+    send(
+        {
+            "event": "engine",
+            "key": run.keys[-1],
+            "record": record.model_dump(mode="json", by_alias=True),
+        }
+    )
 
 
 def _find(name: str, candidates: tuple[CandidatePlan, ...], variant: str) -> CandidatePlan:

@@ -46,7 +46,9 @@ def parser() -> argparse.ArgumentParser:
     one = command("init", "write a commented spec for a model, after looking at it")
     one.add_argument("model", help="FILE.py:CALLABLE, package.module:CALLABLE, or an .onnx, .pt2 "
                      "or .pt file")  # fmt: skip
-    one.add_argument("--output", "-o", help="the spec to write; default: NAME.yaml beside the model")
+    one.add_argument(
+        "--output", "-o", help="the spec to write; default: NAME.yaml beside the model"
+    )
 
     one = command("build", "build, verify, measure and judge all candidates of a spec")
     one.add_argument("spec")

@@ -12,7 +12,6 @@ from typing import Any
 
 from megacompile.errors import Audience, MegacompileError, ModelError, SpecError, did_you_mean
 
-
 USER_MODULES = "megacompile_user_"
 
 
@@ -72,7 +71,8 @@ def _load_file(path: Path) -> Any:
     if module_name in sys.modules:
         return sys.modules[module_name]
     spec = importlib.util.spec_from_file_location(module_name, path)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[module_name] = module
     # Files beside it can be imported by their own names, as when it is run as a script.

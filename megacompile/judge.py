@@ -65,9 +65,7 @@ def ratio_of(baseline: EngineTimes, other: EngineTimes) -> Ratio | None:
     return Ratio(median=found.median, low=found.low, high=found.high)
 
 
-def gates_of(
-    budget: Budget, candidate: Candidate, original: Mapping[str, Metric]
-) -> list[Gate]:
+def gates_of(budget: Budget, candidate: Candidate, original: Mapping[str, Metric]) -> list[Gate]:
     """Every limit of the budget held against a candidate that was built and measured."""
     gates: list[Gate] = []
     first = candidate.points[0] if candidate.points else None
@@ -112,7 +110,8 @@ def _metric_gate(
     if name is None:
         return Gate(name="metric_drop", limit=limit, value=None, passed=False, note="no metric")
     return Gate(name="metric_drop", limit=limit, value=worst, passed=worst <= limit,
-                note=f"{name}: {original[name].value:.4g} to {metrics[name].value:.4g}")  # fmt: skip
+                note=f"{name}: {original[name].value:.4g} to {metrics[name].value:.4g}",
+                )  # fmt: skip
 
 
 def _least(name: str, limit: float, value: float | None, note: str | None = None) -> Gate:
@@ -143,16 +142,24 @@ def choose(
     speedup = best.points[0].speedup
     if speedup is None or significant(_interval(speedup), floor) != "faster":
         shown = f" ({_shown(speedup)})" if speedup else ""
-        return "no_improvement", None, (
-            f"No candidate is significantly faster than {first}; "
-            f"the best, {best.name}, runs at {_times(speedup)} its speed{shown}."
+        return (
+            "no_improvement",
+            None,
+            (
+                f"No candidate is significantly faster than {first}; "
+                f"the best, {best.name}, runs at {_times(speedup)} its speed{shown}."
+            ),
         )
     rival = best_baseline(baselines)
     against = best.versus_best_baseline
     if rival and against and significant(_interval(against), floor) == "slower":
-        return "no_improvement", None, (
-            f"The unchanged model on {rival.name} is faster than every candidate; "
-            f"the best, {best.name}, runs at {_times(against)} its speed."
+        return (
+            "no_improvement",
+            None,
+            (
+                f"The unchanged model on {rival.name} is faster than every candidate; "
+                f"the best, {best.name}, runs at {_times(against)} its speed."
+            ),
         )
     return "improved", best.name, _winner_sentence(best, first, rival, baselines)
 
@@ -175,7 +182,9 @@ def _winner_sentence(
     text = (f"{best.name} is {_times(point.speedup)} as fast as {first} "
             f"({_shown(point.speedup)})" + (f" at {at}" if at else ""))  # fmt: skip
     if rival and rival.name != first and best.versus_best_baseline:
-        text += f" and {_times(best.versus_best_baseline)} as fast as the best baseline, {rival.name}"
+        text += (
+            f" and {_times(best.versus_best_baseline)} as fast as the best baseline, {rival.name}"
+        )
     original = baselines[0].metric if baselines else {}
     changes = [f"{n} {original[n].value:.4g} to {m.value:.4g}"
                for n, m in best.metric.items() if n in original]  # fmt: skip

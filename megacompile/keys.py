@@ -65,8 +65,9 @@ def step_key(before: str, pass_: Pass[Any, Any], original: Original) -> str:
     source = (
         sources_hash(file) if hooks.is_user_module(cls.__module__) else package_hash(file.parent)
     )
-    return key_of(before, cls.__qualname__, pass_.model_dump(mode="json"), source,
-                  versions([*cls.libraries, "torch", "onnx"]), original.calibration_hash)  # fmt: skip
+    libraries = versions([*cls.libraries, "torch", "onnx"])
+    return key_of(before, cls.__qualname__, pass_.model_dump(mode="json"), source, libraries,
+                  original.calibration_hash)  # fmt: skip
 
 
 def engine_key(before: str, backend: Backend, machine: Machine) -> str:

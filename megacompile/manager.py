@@ -27,6 +27,7 @@ from megacompile.report.model import SitesRecord, Skipped, Step
 from megacompile.spec.models import Spec
 from megacompile.tensors import Feeds, save_arrays
 
+
 @dataclasses.dataclass
 class CandidateRun:
     """Everything one candidate's steps need; lives in the candidate's own process.
@@ -67,8 +68,13 @@ class CandidateRun:
             self.on_start(label)
             entry = self.cache.get(key, check=number == last) if number <= last else None
             if entry is not None:
-                record = Step.model_validate({**entry.record["step"], "cached": True,
-                                              "cache_reason": "same input, options and versions"})
+                record = Step.model_validate(
+                    {
+                        **entry.record["step"],
+                        "cached": True,
+                        "cache_reason": "same input, options and versions",
+                    }
+                )
                 self.current = None
                 self.stored.append((planned, entry))
             else:

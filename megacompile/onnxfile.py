@@ -40,7 +40,7 @@ def read(path: Path, weights: bool = True) -> onnx.ModelProto:
         raise ModelError(what="a file of the ONNX model is missing", where=str(path),
                          cause=str(error), remedy="keep the .onnx and its data file together",
                          ) from error  # fmt: skip
-    except Exception as error:  # noqa: BLE001 - protobuf's DecodeError has no stable home
+    except Exception as error:
         raise ModelError(what="not readable as an ONNX model", where=str(path),
                          cause=f"{type(error).__name__}: {error}") from error  # fmt: skip
 
@@ -204,7 +204,7 @@ def open_session(path: Path, threads: int | None = None, optimization: str = "al
     }[optimization]  # fmt: skip
     try:
         session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # noqa: BLE001 - onnxruntime raises classes made at run time
+    except Exception as error:
         raise ModelError(what="ONNX Runtime refuses the model", where=str(path),
                          cause=str(error).splitlines()[0] if str(error) else repr(error),
                          ) from error  # fmt: skip

@@ -144,7 +144,7 @@ def load_original(spec: Spec, base: Path, signature: Signature | None = None) ->
                 scripted = torch.jit.load(str(path), map_location="cpu").eval()
                 return Scripted(scripted, signature)
             module = torch.export.load(path).module()
-        except Exception as error:  # noqa: BLE001 - zip, JSON and pickle errors of torch's readers
+        except Exception as error:
             raise ModelError(what=f"the {kind} model can't be read", where=str(path),
                              cause=f"{type(error).__name__}: {str(error).splitlines()[0]}",
                              remedy="write it again with the installed torch "
@@ -347,7 +347,9 @@ def _script_call(form: Form) -> Any:
 
 def _guarded(call: Any, which: str, sizes: Sizes) -> Any:
     shown = ", ".join(f"{name}={size}" for name, size in sizes.items())
-    label = f"the model's forward at the {which} sizes ({shown})" if shown else "the model's forward"
+    label = (
+        f"the model's forward at the {which} sizes ({shown})" if shown else "the model's forward"
+    )
     return hooks.call(label, call)
 
 
@@ -406,15 +408,16 @@ def _check_optional(form: Form, spec: Spec) -> None:
     for name in optional:
         feeds = examples.make(form.signature, examples.sizes(form.signature, "typical"), spec.seed)
         tensor = spec.inputs[name]
-        assert isinstance(tensor, TensorInput) and tensor.default is not None
+        assert isinstance(tensor, TensorInput)
+        assert tensor.default is not None
         feeds[name] = np.full_like(feeds[name], tensor.default)
         arguments = form.signature.arguments(lambda leaf: to_torch(feeds[leaf]))  # noqa: B023
         args, kwargs = form.binding.split({k: v for k, v in arguments.items() if k != name})
         with torch.no_grad():
             without = hooks.call(f"the model's forward without '{name}'",
                                  lambda: form.module(*args, **kwargs))  # fmt: skip # noqa: B023
-        leaves = {n: to_numpy(t) for n, t in
-                  zip(form.signature.outputs, take_apart(without)[1].values(), strict=True)}  # fmt: skip
+        found = map(to_numpy, take_apart(without)[1].values())
+        leaves = dict(zip(form.signature.outputs, found, strict=True))
         broken = compare([InputSet(f"'{name}' left out", {}, leaves)],
                          [form.run(feeds)]).broken(Effect.EXACT)  # fmt: skip
         if broken:

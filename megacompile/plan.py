@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import networkx as nx
@@ -81,8 +82,6 @@ class _State:
     layer: int
     form: str
     facts: frozenset[Fact]
-
-
 
 
 def source_facts(spec: Spec, quantized: bool = False) -> frozenset[Fact]:
@@ -220,9 +219,7 @@ class _Items:
                 instances.append(cls.model_validate(item.options))
             except ValidationError as error:
                 if number == 0:
-                    self.problems += translate(
-                        error, self.loaded.document, (*path, item.name), cls
-                    )
+                    self.problems += translate(error, self.loaded.document, (*path, item.name), cls)
         return instances
 
 
@@ -246,8 +243,13 @@ def _baselines(loaded: Loaded, problems: list[MegacompileError]) -> list[str]:
         elif benchmark.baselines.index(name) != index:
             problems.append(SpecError(what=f"baseline '{name}' stands twice", where=where))
     if not benchmark.baselines:
-        problems.append(SpecError(what="no baseline", remedy="name one, or leave the key out",
-                                  where=loaded.document.where(("benchmark", "baselines"))))
+        problems.append(
+            SpecError(
+                what="no baseline",
+                remedy="name one, or leave the key out",
+                where=loaded.document.where(("benchmark", "baselines")),
+            )
+        )
     return list(benchmark.baselines)
 
 
@@ -265,7 +267,7 @@ def _route(
     lengths: dict[_State, float] = nx.single_source_dijkstra_path_length(graph, start)
     goal = min(allowed, key=lambda s: (lengths[s], backend.accepts.index(s.form)))
     path: list[_State] = nx.dijkstra_path(graph, start, goal)
-    steps = tuple(graph.edges[a, b]["step"] for a, b in zip(path, path[1:], strict=False))
+    steps = tuple(graph.edges[a, b]["step"] for a, b in pairwise(path))
     available = backend.availability(machine)
     reason, remedy = available.reason, available.remedy
     for step in steps:

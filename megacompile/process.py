@@ -35,7 +35,8 @@ class Worker:
         receive, send = os.pipe()
         with open(log, "ab") as output:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "megacompile.process", function, str(send), str(os.getpid())],
+                [sys.executable, "-m", "megacompile.process", function, str(send),
+                 str(os.getpid())],
                 stdin=subprocess.PIPE, stdout=output, stderr=subprocess.STDOUT,
                 pass_fds=(send,), env={**os.environ, **environment}, cwd=cwd,
                 start_new_session=True,  # Ctrl-C reaches the parent alone, which ends its workers
@@ -72,10 +73,7 @@ class Worker:
     def ask(self, message: dict[str, Any]) -> dict[str, Any]:
         """Send a request and wait for its `done`."""
         self.request(message)
-        event: dict[str, Any] = {}
-        for event in self.events():
-            pass
-        return event
+        return list(self.events())[-1]
 
     def _gone(self) -> WorkerError:
         code = self.process.wait()

@@ -81,7 +81,7 @@ def put_together(structure: Structure, tensor: Callable[[str], Any]) -> Any:
     name, fields = content
     values = {key: put_together(item, tensor) for key, item in fields.items()}
     if kind == "namedtuple":
-        return collections.namedtuple(name, list(values))(**values)  # noqa: PYI024
+        return collections.namedtuple(name, list(values))(**values)
     return dataclasses.make_dataclass(name, list(values))(**values)
 
 

@@ -56,7 +56,8 @@ class AOTInductor(Backend):
             lines = [line for line in str(error).splitlines() if line.strip()]
             raise BackendError(what="AOTInductor can't compile the program",
                                cause=f"{type(error).__name__}: {lines[0] if lines else ''}",
-                               remedy="use another backend for this variant") from error  # fmt: skip
+                               remedy="use another backend for this variant",
+                               ) from error  # fmt: skip
         return Lowered(precision_of(facts), target.isa, emulated=emulates(facts, target))
 
     def load(self, out: Path, target: Machine, signature: Signature) -> Runner:

@@ -9,8 +9,15 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from megacompile.backendbase import Availability, Backend, Lowered, Machine, Runner, missing
-from megacompile.backendbase import precision_of
+from megacompile.backendbase import (
+    Availability,
+    Backend,
+    Lowered,
+    Machine,
+    Runner,
+    missing,
+    precision_of,
+)
 from megacompile.forms import Onnx
 from megacompile.passbase import Fact, Traits
 from megacompile.signature import Signature

@@ -10,8 +10,15 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from megacompile.backendbase import Availability, Backend, Lowered, Machine, Runner, missing
-from megacompile.backendbase import precision_of
+from megacompile.backendbase import (
+    Availability,
+    Backend,
+    Lowered,
+    Machine,
+    Runner,
+    missing,
+    precision_of,
+)
 from megacompile.backends.onnxruntime import int8_isa
 from megacompile.errors import BackendError
 from megacompile.forms import Onnx

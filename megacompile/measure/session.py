@@ -51,9 +51,9 @@ class _Proxy:
         self.worker.ask({"operation": "point", "dims": self.dims})
 
     def time_block(self, iterations: int) -> list[float]:
-        latencies: list[float] = self.worker.ask(
-            {"operation": "time", "iterations": iterations}
-        )["latencies"]
+        latencies: list[float] = self.worker.ask({"operation": "time", "iterations": iterations})[
+            "latencies"
+        ]
         return latencies
 
 

@@ -30,7 +30,8 @@ WARM_CALLS = 3
 
 
 def serve(requests: Iterator[dict[str, Any]], send: Send) -> None:
-    """Worker function: `load` (a candidate, a baseline or a bundle) first, then `point`, `time`, `memory` and `evaluate`."""
+    """Worker function: `load` (a candidate, a baseline or a bundle) first, then `point`, `time`,
+    `memory` and `evaluate`."""
     worker: _Worker | None = None
     for request in requests:
         operation = request["operation"]
@@ -133,7 +134,7 @@ def evaluate(source: Evaluation, base: Path, run: CompiledModel) -> dict[str, di
     if not isinstance(found, dict) or not found:
         raise DataError(what=f"{label} returns no metrics", where="data.evaluation",
                         expected="{name: number or scores per sample}",
-                        got=type(found).__name__ if not isinstance(found, dict) else "an empty dict",
+                        got="an empty dict" if found == {} else type(found).__name__,
                         )  # fmt: skip
     unknown = sorted(set(source.lower_is_better) - set(map(str, found)))
     if unknown:

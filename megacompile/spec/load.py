@@ -13,8 +13,8 @@ from typing import Annotated, Any
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from megacompile.errors import SpecError, did_you_mean
-from megacompile.spec.check import cross_check
 from megacompile.spec import models
+from megacompile.spec.check import cross_check
 from megacompile.spec.models import AnyInput, Dim, Spec
 from megacompile.spec.positions import Document, parse
 
@@ -172,9 +172,8 @@ def _path_in(data: Any, location: tuple[Any, ...], kind: str) -> tuple[str | int
     here = data
     for index, part in enumerate(location):
         last = index == len(location) - 1
-        if isinstance(here, dict) and part in here:
-            here = here[part]
-        elif isinstance(here, list) and isinstance(part, int) and part < len(here):
+        in_list = isinstance(here, list) and isinstance(part, int) and part < len(here)
+        if in_list or (isinstance(here, dict) and part in here):
             here = here[part]
         elif not (last and kind in ("missing", "extra_forbidden")):
             continue
