@@ -12,7 +12,7 @@ from megacompile.bundle import Contents, write_bundle
 from megacompile.cache import Cache, default_root
 from megacompile.errors import SpecError, did_you_mean
 from megacompile.job.assembly import assemble, build_time
-from megacompile.job.candidates import build_candidate
+from megacompile.job.candidates import build_candidates
 from megacompile.job.context import Job, Options, Outcome
 from megacompile.job.inspection import forget_original, inspect_original
 from megacompile.job.measuring import measure
@@ -75,8 +75,9 @@ def run(job: Job) -> Result:
     """Inspect, build, measure, judge, write. Started again, it goes on where it was."""
     job.cache.remove_leftovers()
     original, remembered = inspect_original(job)
-    outcomes = [build_candidate(job, plan, original) for plan in job.plan.candidates]
-    lowered = [build_candidate(job, plan, original) for plan in job.plan.lowered_baselines]
+    plans = [*job.plan.candidates, *job.plan.lowered_baselines]
+    built = build_candidates(job, plans, original)
+    outcomes, lowered = built[: len(job.plan.candidates)], built[len(job.plan.candidates) :]
     measured, stale = measure(job, original, outcomes, lowered, remembered)
     if stale:
         job.say("the model has changed since it was recorded: starting over")

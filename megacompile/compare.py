@@ -55,12 +55,14 @@ class Comparison:
 
 @dataclass(frozen=True)
 class InputSet:
-    """Feeds with the original's answers. `real` data comes from the user's hook."""
+    """Feeds with the original's answers. `real` data comes from the user's hook; `heavy` sets are
+    several times the typical size: engines run them, steps on the way don't."""
 
     label: str
     feeds: Feeds
     reference: Feeds
     real: bool = False
+    heavy: bool = False
 
 
 def compare(sets: Sequence[InputSet], results: Sequence[Feeds]) -> Comparison:

@@ -28,6 +28,7 @@ from megacompile.structure import rename, take_apart
 from megacompile.tensors import Feeds, load_arrays, save_arrays, to_numpy, to_torch
 
 REAL_SETS = 8
+HEAVY = 4  # a set is heavy at this many times the elements of the typical one
 RECORD = "original.json"
 Sizes = Mapping[str, int]
 
@@ -62,7 +63,8 @@ class Original:
         """All input sets, read from disk: typical sizes first."""
         folder = Path(self.folder)
         return [InputSet(one["label"], load_arrays(folder / f"{one['file']}.feeds.npz"),
-                         load_arrays(folder / f"{one['file']}.reference.npz"), one["real"])
+                         load_arrays(folder / f"{one['file']}.reference.npz"), one["real"],
+                         one["heavy"])
                 for one in self.sets]  # fmt: skip
 
     def calibration(self) -> Iterator[Feeds]:
@@ -276,11 +278,8 @@ def inspect(spec: Spec, base: Path, folder: Path) -> Original:
     form, first = _learn_outputs(form, spec)
     signature = form.signature
     _check_inputs_untouched(form)
-    for which in ("min", "max", "odd"):
-        sizes = examples.sizes(signature, which)
-        _try(form, examples.make(signature, sizes, spec.seed), which, sizes)
-    second = form.run(examples.make(signature, examples.sizes(signature, "typical"), spec.seed))
-    _check_repeatable(first, second)
+    tried = _try_sizes(form, spec)
+    _check_repeatable(first, tried[0].reference)
     if fingerprint(form) != before:
         raise ModelError(what=f"a call changes the model itself: {_changed_buffers(form)}",
                          where=spec.model.reference,
@@ -300,7 +299,9 @@ def inspect(spec: Spec, base: Path, folder: Path) -> Original:
         calibration_samples=len(samples), calibration_hash=_hash_samples(samples),
         notes=notes, folder=str(folder),
     )  # fmt: skip
-    _record_sets(original, form, spec, samples, folder)
+    tried += [InputSet(f"calibration sample {n}", sample, form.run(sample), real=True)
+              for n, sample in enumerate(samples[:REAL_SETS])]  # fmt: skip
+    original.sets = [_write_set(number, one, folder) for number, one in enumerate(tried)]
     original.operations, original.bytes_moved = _count(form, spec, notes)
     (folder / RECORD).write_text(json.dumps(original.to_dict()))
     return original
@@ -438,27 +439,34 @@ def _hash_samples(samples: list[Feeds]) -> str | None:
     return digest.hexdigest()
 
 
-def _record_sets(
-    original: Original, form: Form, spec: Spec, samples: list[Feeds], folder: Path
-) -> None:
+def _try_sizes(form: Form, spec: Spec) -> list[InputSet]:
+    """Run the original at its typical, smallest, largest and odd sizes.
+
+    Raises:
+        ModelError: its forward fails at one of them.
+    """
     signature = form.signature
+    found: list[InputSet] = []
     seen: list[Sizes] = []
-    chosen: list[tuple[str, Feeds, bool]] = []
     for which in ("typical", "min", "max", "odd"):
         sizes = examples.sizes(signature, which)
         if sizes in seen and which != "odd":
             continue
         seen.append(sizes)
         # Another seed for each set: with fixed sizes, they still differ in their values.
-        feeds = examples.make(signature, sizes, spec.seed + len(chosen))
-        chosen.append((f"the {which} sizes", feeds, False))
-    for index, sample in enumerate(samples[:REAL_SETS]):
-        chosen.append((f"calibration sample {index}", sample, True))
-    for number, (label, feeds, real) in enumerate(chosen):
-        name = f"set-{number}"
-        save_arrays(folder / f"{name}.feeds.npz", feeds)
-        save_arrays(folder / f"{name}.reference.npz", form.run(feeds))
-        original.sets.append({"label": label, "file": name, "real": real})
+        feeds = examples.make(signature, sizes, spec.seed + len(found))
+        elements = sum(array.size for array in feeds.values())
+        typical = sum(array.size for array in found[0].feeds.values()) if found else elements
+        found.append(InputSet(f"the {which} sizes", feeds, _try(form, feeds, which, sizes),
+                              heavy=elements > HEAVY * typical))  # fmt: skip
+    return found
+
+
+def _write_set(number: int, one: InputSet, folder: Path) -> dict[str, Any]:
+    name = f"set-{number}"
+    save_arrays(folder / f"{name}.feeds.npz", one.feeds)
+    save_arrays(folder / f"{name}.reference.npz", one.reference)
+    return {"label": one.label, "file": name, "real": one.real, "heavy": one.heavy}
 
 
 def _count(form: Form, spec: Spec, notes: list[str]) -> tuple[float | None, float | None]:

@@ -44,6 +44,11 @@ class Worker:
         os.close(send)
         self.receive = os.fdopen(receive, "r", encoding="utf-8")
 
+    def rename(self, name: str, log: Path) -> None:
+        """Give a waiting worker the name and the log of what it will do."""
+        os.replace(self.log, log)
+        self.name, self.log = name, log
+
     def request(self, message: dict[str, Any]) -> None:
         assert self.process.stdin is not None
         try:

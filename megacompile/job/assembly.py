@@ -22,6 +22,7 @@ from megacompile.report.model import (
     Baseline,
     BuildTime,
     Candidate,
+    Ceiling,
     Metric,
     Provenance,
     Report,
@@ -76,10 +77,14 @@ def assemble(
         spec=job.spec_data, baselines=baselines, candidates=candidates,
         aa_check=AACheck(ratio=check.ratio, low=check.low, high=check.high,
                          passed=check.passed, note=check.note) if check else None,
-        ceiling=ceiling_of(original, chosen, job.machine, job.cache, job.say)
-        if measured else None,
+        ceiling=_ceiling(job, original, chosen) if measured else None,
         provenance=_provenance(job),
     )  # fmt: skip
+
+
+def _ceiling(job: Job, original: Original, winner: Candidate | None) -> Ceiling:
+    with job.clock.part("measuring"):
+        return ceiling_of(original, winner, job.machine, job.cache, job.say)
 
 
 def _checks(

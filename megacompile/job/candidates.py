@@ -3,18 +3,60 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 from megacompile.errors import MegacompileError
 from megacompile.job.context import Job, Outcome
 from megacompile.keys import FORM, keys_of
 from megacompile.original import Original
 from megacompile.plan import CandidatePlan
+from megacompile.process import Worker
 from megacompile.report.model import Step
 
 CANDIDATE = "megacompile.candidate:serve"
 
 
-def build_candidate(job: Job, plan: CandidatePlan, original: Original) -> Outcome:
+class Workers:
+    """Candidate processes, each started while the one before it is busy: what takes seconds to
+    import is there when its turn comes. A context manager: an unused process ends with it.
+    """
+
+    def __init__(self, job: Job, count: int) -> None:
+        self.job, self.count = job, count
+        self.started = 0
+        self.spare: Worker | None = None
+
+    def __enter__(self) -> Workers:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        if self.spare is not None:
+            self.spare.close()
+
+    def take(self, name: str) -> Worker:
+        """A process under the candidate's name."""
+        worker = self.spare or self._start()
+        worker.rename(name, self.job.log_of(name))
+        self.spare = self._start() if self.started < self.count else None
+        return worker
+
+    def _start(self) -> Worker:
+        self.started += 1
+        worker = self.job.worker(f"waiting {self.started}", CANDIDATE)
+        if self.job.spec.model.kind != "onnx":
+            worker.request({"preload": True})
+        return worker
+
+
+def build_candidates(
+    job: Job, plans: Sequence[CandidatePlan], original: Original
+) -> list[Outcome]:  # fmt: skip
+    """Build one after the other; a failure is that candidate's own."""
+    with Workers(job, len(plans)) as workers:
+        return [build_candidate(job, plan, original, workers) for plan in plans]
+
+
+def build_candidate(job: Job, plan: CandidatePlan, original: Original, workers: Workers) -> Outcome:
     outcome = Outcome(plan)
     if plan.unavailable:
         job.listen("finished", candidate=plan.name, status="unavailable",
@@ -23,7 +65,7 @@ def build_candidate(job: Job, plan: CandidatePlan, original: Original) -> Outcom
     keys = keys_of(plan, job.spec, original, job.machine)
     if not _from_cache(job, outcome, keys):
         outcome.steps.clear()
-        _in_process(job, outcome, original)
+        _in_process(job, outcome, original, workers)
     status = "failed" if outcome.error else "built"
     note = outcome.error.what if outcome.error else None
     job.listen("finished", candidate=plan.name, status=status, note=note)
@@ -51,7 +93,7 @@ def _from_engine(job: Job, outcome: Outcome, key: str) -> None:
         outcome.engine, outcome.folder = entry.record, entry.folder / FORM
 
 
-def _in_process(job: Job, outcome: Outcome, original: Original) -> None:
+def _in_process(job: Job, outcome: Outcome, original: Original, workers: Workers) -> None:
     plan = outcome.plan
     request = {
         "spec": job.spec_data, "base": str(job.base), "cache": str(job.cache.root),
@@ -62,7 +104,7 @@ def _in_process(job: Job, outcome: Outcome, original: Original) -> None:
     }  # fmt: skip
     name = plan.name if plan.variant else f"baseline {plan.name}"
     step = "starting"
-    with job.worker(name, CANDIDATE) as worker:
+    with workers.take(name) as worker:
         try:
             worker.request(request)
             for event in worker.events():

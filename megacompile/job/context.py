@@ -101,8 +101,11 @@ class Job:
     def say(self, message: str) -> None:
         self.listen("say", message=message)
 
+    def log_of(self, name: str) -> Path:
+        return self.logs / (name.replace("/", "-").replace(" ", "-") + ".log")
+
     def worker(self, name: str, function: str) -> Worker:
         """A process for one step, with this build's thread budget and a log of its own."""
-        log = self.logs / (name.replace("/", "-").replace(" ", "-") + ".log")
+        log = self.log_of(name)
         log.unlink(missing_ok=True)
         return Worker(name, function, log, thread_environment(self.machine.threads))
