@@ -241,8 +241,12 @@ def cache(arguments: Namespace) -> int:
 
 
 def init(arguments: Namespace) -> int:
-    from megacompile.init import write_spec
+    from megacompile.init import to_fill_in, write_spec
 
     path = write_spec(arguments.model, Path(arguments.output) if arguments.output else None)
-    out(f"written: {path}\nnext: megacompile plan {path}")
+    waiting = to_fill_in(path)
+    out(f"written: {path}")
+    for line in waiting:
+        out(line)
+    out(f"next: {'fill in the lines above, then ' if waiting else ''}megacompile plan {path}")
     return 0

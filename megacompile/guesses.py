@@ -16,8 +16,12 @@ from megacompile.spec.models import DIM_NAME, ConstantInput, DType
 if TYPE_CHECKING:
     import torch
 
+NAMELESS = re.compile(r"^unk_|DynamicDimension|^None$")  # what exporters call a size without a name
 MASK = re.compile(r"mask", re.IGNORECASE)
 IDS = re.compile(r"ids$|^ids|token|index|indices|words", re.IGNORECASE)
+
+
+Shape = tuple[str | int, ...]
 
 
 @dataclass
@@ -68,7 +72,7 @@ def of_module(module: torch.nn.Module) -> Guesses:
     return found
 
 
-def of_script(module: torch.jit.ScriptModule) -> Guesses:
+def of_script(module: Any) -> Guesses:
     """From the schema of a TorchScript forward; it takes tensors alone."""
     found = Guesses()
     layers = list(_layers(module))
@@ -149,8 +153,8 @@ def _onnx_size(name: str, dims: Sequence[Any], axis: int) -> str | int:
     if one.HasField("dim_value") and one.dim_value > 0:
         return int(one.dim_value)
     word = re.sub(r"\W+", "_", one.dim_param).strip("_")
-    if word and not word[0].isdigit() and not re.match(r"(unk_|DynamicDimension|None)", word):
-        return "batch" if word in ("batch_size", "N", "None") else word
+    if word and not word[0].isdigit() and not NAMELESS.search(word):
+        return "batch" if word in ("batch_size", "N") else word
     if axis == 0:
         return "batch"
     if len(dims) == 4 and axis >= 2:
@@ -256,12 +260,10 @@ def _candidates(name: str, number: int, layers: Sequence[_Layer]) -> Iterator[Te
         yield Tensor(name, ("batch", 3, "height", "width"))
 
 
-def _shapes(layer: _Layer) -> list[tuple[str | int, ...]]:
+def _shapes(layer: _Layer) -> list[Shape]:
     n = layer.size
-    sequence: tuple[str | int, ...] = ("batch", "seq", n)
-    if not layer.batch_first:
-        sequence = ("seq", "batch", n)
-    return {
+    sequence: Shape = ("batch", "seq", n) if layer.batch_first else ("seq", "batch", n)
+    known: dict[str, list[Shape]] = {
         "Conv1d": [("batch", n, "length")],
         "Conv2d": [("batch", n, "height", "width")],
         "Conv3d": [("batch", n, "depth", "height", "width")],
@@ -271,4 +273,5 @@ def _shapes(layer: _Layer) -> list[tuple[str | int, ...]]:
         "BatchNorm1d": [("batch", n), ("batch", n, "length")],
         "BatchNorm2d": [("batch", n, "height", "width")],
         "LayerNorm": [("batch", n), ("batch", "seq", n)],
-    }.get(layer.kind, [])  # fmt: skip
+    }  # fmt: skip
+    return known.get(layer.kind, [])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,8 +19,9 @@ Range = tuple[int, int, int]
 
 SEARCH_SECONDS = 60.0
 TRIES = 400
+MOST_VALUES = 2**24  # of one input: larger guesses would fill the memory, not inform
 
-IMAGES = (224, 32, 28, 64, 8, 16, 128, 256, 299, 512)
+IMAGES = (224, 32, 48, 28, 64, 8, 16, 128, 256, 299, 512)
 LENGTHS = (32, 16, 64, 128, 8, 1024, 4096, 16000)
 
 
@@ -75,7 +77,7 @@ class Search:
     def _widen(self, tensors: tuple[Tensor, ...], start: dict[str, int]) -> Found:
         """Let every size vary that can, each by itself and then all together."""
         dims: dict[str, Range] = {n: (s, s, s) for n, s in start.items()}
-        slow = self.last_seconds > 2.0
+        slow = self.last_seconds > 0.5
         for name, size in start.items():
             for wider in _ranges(name, size, slow):
                 if self._works(tensors, {**dims, name: wider}, ["min", "max", "odd"]):
@@ -98,6 +100,10 @@ class Search:
     ) -> bool:  # fmt: skip
         inputs: dict[str, Any] = {t.name: TensorInput.model_validate(t.entry()) for t in tensors}
         inputs |= self.constants
+        largest = {n: r[2] for n, r in dims.items()}
+        if any(math.prod(largest[s] if isinstance(s, str) else s for s in t.shape) > MOST_VALUES
+               for t in tensors):  # fmt: skip
+            return False
         signature = Signature(
             inputs, {n: Dim(min=r[0], typical=r[1], max=r[2]) for n, r in dims.items()}
         )
