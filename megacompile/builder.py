@@ -15,7 +15,7 @@ from megacompile.job.assembly import assemble, build_time
 from megacompile.job.candidates import build_candidates
 from megacompile.job.context import Job, Options, Outcome
 from megacompile.job.inspection import forget_original, inspect_original
-from megacompile.job.measuring import measure
+from megacompile.job.measuring import evaluate_original, measure
 from megacompile.keys import SAMPLES
 from megacompile.lock import output_lock
 from megacompile.measure.machine import cpu_isa, environment, thread_budget
@@ -75,19 +75,26 @@ def run(job: Job) -> Result:
     """Inspect, build, measure, judge, write. Started again, it goes on where it was."""
     job.cache.remove_leftovers()
     original, remembered = inspect_original(job)
+    metric, stale = evaluate_original(job, original, remembered)
+    if stale:
+        return _start_over(job)
     plans = [*job.plan.candidates, *job.plan.lowered_baselines]
     built = build_candidates(job, plans, original)
     outcomes, lowered = built[: len(job.plan.candidates)], built[len(job.plan.candidates) :]
     measured, stale = measure(job, original, outcomes, lowered, remembered)
     if stale:
-        job.say("the model has changed since it was recorded: starting over")
-        forget_original(job)
-        return run(job)
-    report = assemble(job, original, outcomes, lowered, measured)
+        return _start_over(job)
+    report = assemble(job, original, metric, outcomes, lowered, measured)
     bundle = write_winner(job, report, outcomes, original)
     report.build_seconds = build_time(job, outcomes + lowered)
     path = write_report(report, job.options.report_dir or Path("reports") / job.spec.name)
     return Result(report, path, bundle, _exit_code(report, outcomes))
+
+
+def _start_over(job: Job) -> Result:
+    job.say("the model has changed since it was recorded: starting over")
+    forget_original(job)
+    return run(job)
 
 
 def write_winner(

@@ -137,7 +137,7 @@ def choose(
     best = min(inside, key=lambda c: c.points[0].latency_ms.p50)
     if check is not None and not check.passed:
         return "no_improvement", None, f"No speed-up is claimed: {check.note}."
-    first = baselines[0].name if baselines else "the baseline"
+    first = next((b.name for b in baselines if b.points), "the baseline")
     floor = check.noise_floor if check else 0.02
     speedup = best.points[0].speedup
     if speedup is None or significant(_interval(speedup), floor) != "faster":

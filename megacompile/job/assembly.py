@@ -14,6 +14,7 @@ from megacompile.cache import file_sha256, key_of
 from megacompile.ceiling import ceiling_of
 from megacompile.errors import MegacompileError
 from megacompile.job.context import Job, Outcome
+from megacompile.job.measuring import metrics_of
 from megacompile.measure.session import AGAIN, Measured
 from megacompile.measure.statistics import AAResult, aa_check
 from megacompile.original import Original
@@ -31,9 +32,11 @@ from megacompile.report.model import (
 
 
 def assemble(
-    job: Job, original: Original, outcomes: list[Outcome], lowered: list[Outcome],
-    measured: dict[str, Measured],
+    job: Job, original: Original, metric: dict[str, Metric], outcomes: list[Outcome],
+    lowered: list[Outcome], measured: dict[str, Measured],
 ) -> Report:  # fmt: skip
+    """The whole report but for `build_seconds`. The first baseline carries the original's metric:
+    it is the same model."""
     points = job.spec.points()
     batch = [_batch(job, point) for point in points]
     names = [n for n in job.plan.baselines if n in measured]
@@ -47,6 +50,7 @@ def assemble(
         if one is not None and one.error is None:
             against = first if one is not first else None
             baselines[-1].points = judge.points_of(one, points, batch, against, checks)
+    baselines[0].metric = metric
     candidates = [_candidate(job, o, measured.get(o.plan.name)) for o in outcomes]
     rival = judge.best_baseline(baselines)
     for candidate in candidates:
@@ -57,7 +61,6 @@ def assemble(
         if rival is not None and one.times and (checks[0] is None or checks[0].passed):
             candidate.versus_best_baseline = judge.ratio_of(
                 measured[rival.name].times[0], one.times[0])  # fmt: skip
-        metric = baselines[0].metric if baselines else {}
         candidate.gates = judge.gates_of(job.spec.budget, candidate, metric)
         failed = [g.name for g in candidate.gates if not g.passed]
         if failed:
@@ -132,7 +135,7 @@ def _candidate(job: Job, outcome: Outcome, measured: Measured | None) -> Candida
     found.parameters = known[-1] if known else None
     if measured is not None and found.status == "built":
         found.load_seconds = measured.loaded.get("load_seconds")
-        found.metric = _metrics(measured)
+        found.metric = metrics_of(measured)
     return found
 
 
@@ -185,12 +188,8 @@ def _baseline(name: str, plain: Outcome | None, measured: Measured | None) -> Ba
         found.size_bytes = plain.lowering.size_bytes
     if measured is not None:
         found.load_seconds = measured.loaded.get("load_seconds")
-        found.metric = _metrics(measured)
+        found.metric = metrics_of(measured)
     return found
-
-
-def _metrics(measured: Measured) -> dict[str, Metric]:
-    return {name: Metric(**value) for name, value in measured.metrics.items()}
 
 
 def _reason(error: MegacompileError) -> str:

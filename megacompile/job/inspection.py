@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from megacompile.cache import file_sha256, key_of, sources_hash
+from megacompile.hooks import locate
 from megacompile.job.context import Job
 from megacompile.keys import own_hash, versions
 from megacompile.original import Original, read_record, source_path
@@ -19,13 +20,25 @@ def original_key(job: Job) -> str:
     still the same model is confirmed by the worker that loads it as a baseline."""
     path = source_path(job.spec, job.base)
     source: Any = None
-    if path is not None:
-        source = sources_hash(path) if path.suffix == ".py" else file_sha256(path)
-    hooks = [h.python for h in (job.spec.data.calibration,) if h is not None]
+    if path is not None and path.suffix == ".py":
+        source = sources_hash(path)
+    elif path is not None and job.spec.model.kind == "onnx":
+        from megacompile import onnxfile
+
+        source = onnxfile.fingerprint(path)  # with its data files
+    elif path is not None:
+        source = file_sha256(path)
+    hooks = [_hook_hash(job, hook.python) for hook in
+             (job.spec.data.calibration, job.spec.data.evaluation) if hook]  # fmt: skip
     described = {k: job.spec_data.get(k) for k in
                  ("model", "dims", "inputs", "outputs", "data", "benchmark", "seed")}  # fmt: skip
     return key_of("inspection", own_hash(), str(job.base), source, hooks, described,
                   versions(["torch", "onnx", "onnxruntime"]))  # fmt: skip
+
+
+def _hook_hash(job: Job, reference: str) -> str:
+    path = locate(reference, job.base)[0]
+    return sources_hash(path) if path else reference
 
 
 def inspect_original(job: Job) -> tuple[Original, bool]:

@@ -1,4 +1,4 @@
-"""Step 3: baselines and engines, each in its worker, evaluated and raced."""
+"""Step 3: the original's metric, then all engines and baselines raced, then their metrics."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import dataclasses
 import time
 from typing import Any
 
-from megacompile.errors import DataError, MegacompileError
+from megacompile.errors import MegacompileError
 from megacompile.job.context import Job, Outcome
 from megacompile.measure.session import AGAIN, Contestant, Measured, Session
 from megacompile.original import Original
 from megacompile.plan import EAGER_BASELINES
+from megacompile.report.model import Metric
 
 
 def measure(
@@ -23,24 +24,20 @@ def measure(
     if not built:
         return {}, False
     contestants = _baselines(job, lowered)
-    contestants += [_contestant(o, o.plan.name, evaluates=True) for o in built]
-    common = {"spec": job.spec_data, "base": str(job.base),
-              "machine": dataclasses.asdict(job.machine),
-              "original": original.to_dict()}  # fmt: skip
-    wants_metric = job.spec.data.evaluation is not None
-    start = time.perf_counter()
-    evaluating = job.clock.evaluation
-    with Session(common, job.logs / "measure", job.machine.threads, job.say) as session:
+    contestants += [_contestant(o, o.plan.name) for o in built]
+    start, evaluating = time.perf_counter(), job.clock.evaluation
+    with _session(job, original) as session:
         for contestant in contestants:
             loaded = session.load(contestant).loaded
             if contestant.confirm and remembered and _changed(job, loaded, original):
                 return {}, True
-        for contestant in contestants:
-            if wants_metric and contestant.evaluates:
-                with job.clock.part("evaluation"):
-                    _evaluate(job, session, contestant.name)
         for number, point in enumerate(job.spec.points()):
             session.race(point, job.spec.benchmark.seconds, job.spec.seed + number)
+        # After the races: what a hook leaves in a worker's memory is not the engine's.
+        if job.spec.data.evaluation is not None:
+            with job.clock.part("evaluation"):
+                for outcome in built:
+                    session.evaluate(outcome.plan.name)
         measured = session.measured
     evaluating = job.clock.evaluation - evaluating
     job.clock.measuring += time.perf_counter() - start - evaluating
@@ -50,12 +47,38 @@ def measure(
     return measured, False
 
 
-def _evaluate(job: Job, session: Session, name: str) -> None:
-    session.evaluate(name)
-    error = session.measured[name].error
-    # A hook that fails on the original is the user's to mend: nothing can be judged without.
-    if error is not None and (name == job.plan.baselines[0] or isinstance(error, DataError)):
-        raise error
+def evaluate_original(
+    job: Job, original: Original, remembered: bool
+) -> tuple[dict[str, Metric], bool]:  # fmt: skip
+    """The user's metric on the original, before anything is built: a hook that fails is found
+    now. The second result says that the model is not the recorded one any more.
+
+    Raises:
+        DataError: the hook raises, or returns something else than finite numbers.
+    """
+    if job.spec.data.evaluation is None:
+        return {}, False
+    name = "the original"
+    with job.clock.part("evaluation"), _session(job, original) as session:
+        loaded = session.load(Contestant(name, EAGER_BASELINES[0], confirm=True))
+        if loaded.error is None:
+            if remembered and _changed(job, loaded.loaded, original):
+                return {}, True
+            session.evaluate(name)
+    if loaded.error is not None:
+        raise loaded.error
+    return metrics_of(loaded), False
+
+
+def metrics_of(measured: Measured) -> dict[str, Metric]:
+    return {name: Metric(**value) for name, value in measured.metrics.items()}
+
+
+def _session(job: Job, original: Original) -> Session:
+    common = {"spec": job.spec_data, "base": str(job.base),
+              "machine": dataclasses.asdict(job.machine),
+              "original": original.to_dict()}  # fmt: skip
+    return Session(common, job.logs / "measure", job.machine.threads, job.say)
 
 
 def _baselines(job: Job, lowered: list[Outcome]) -> list[Contestant]:
@@ -70,8 +93,7 @@ def _baselines(job: Job, lowered: list[Outcome]) -> list[Contestant]:
         failed = next((o.error for o in lowered if o.error), None)
         raise failed or MegacompileError(what="no baseline can be measured here",
                                          where="benchmark.baselines")  # fmt: skip
-    first = dataclasses.replace(found[0], evaluates=True,
-                                confirm=found[0].backend in EAGER_BASELINES)  # fmt: skip
+    first = dataclasses.replace(found[0], confirm=found[0].backend in EAGER_BASELINES)
     again = dataclasses.replace(found[0], name=found[0].name + AGAIN)
     return [first, again, *found[1:]]
 
@@ -83,7 +105,6 @@ def _changed(job: Job, loaded: dict[str, Any], original: Original) -> bool:
                 or loaded.get("calibration_hash") != original.calibration_hash)  # fmt: skip
 
 
-def _contestant(outcome: Outcome, name: str, evaluates: bool = False) -> Contestant:
+def _contestant(outcome: Outcome, name: str) -> Contestant:
     backend = outcome.plan.backend
-    return Contestant(name, backend.name, backend.model_dump(mode="json"), str(outcome.folder),
-                      evaluates=evaluates)  # fmt: skip
+    return Contestant(name, backend.name, backend.model_dump(mode="json"), str(outcome.folder))

@@ -25,7 +25,6 @@ class Contestant:
     options: Mapping[str, Any] = field(default_factory=dict)
     folder: str | None = None
     confirm: bool = False
-    evaluates: bool = False
 
 
 @dataclass

@@ -54,7 +54,7 @@ def _table(report: Report, entries: list[summary.Entry]) -> Table:
     table.add_column("candidate", overflow="fold", max_width=NAME_LENGTH)
     table.add_column("status")
     table.add_column("p50", justify="right", no_wrap=True)
-    table.add_column("speed-up, 95 %", justify="right")
+    table.add_column("speed-up, 95 %", justify="right", no_wrap=True)
     for name in names:
         table.add_column(Text(fmt.clipped(_flat(name), 14)), justify="right", no_wrap=True)
     table.add_column("size", justify="right", no_wrap=True)
@@ -78,6 +78,8 @@ def _status(entry: summary.Entry) -> str:
         return "winner"
     if entry.is_baseline and entry.engine.status == "built":
         return "baseline"
+    if entry.engine.status == "outside_budget":
+        return "outside"  # 80 columns are narrow; the note below says of what
     return summary.STATUS_WORDS[entry.engine.status]
 
 

@@ -110,7 +110,7 @@ def _watched(model: onnx.ModelProto, types: dict[str, int]) -> list[str]:
 
 
 def _sites(model: onnx.ModelProto, nodes: list[onnx.NodeProto], decisions: Decisions) -> Sites:
-    sites = Sites("MatMul/Gemm/Conv nodes")
+    sites = Sites("MatMul/Gemm/Conv node")
     inside = "inside a body of If, Loop or Scan, which is left alone"
     for node in nodes:
         if node.op_type not in COMPUTE:

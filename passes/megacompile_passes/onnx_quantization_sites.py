@@ -11,7 +11,7 @@ from megacompile import onnxfile
 from megacompile.passbase import Sites
 from megacompile_passes.onnx_graphs import VIEWS, constants, origin, producers, values
 
-KIND = "MatMul/Gemm/Conv nodes"
+KIND = "MatMul/Gemm/Conv node"
 PRODUCTS = {"MatMul", "Gemm", "Conv", "ConvTranspose"}
 RECURRENT = {"LSTM", "GRU", "RNN"}
 INTEGER = {"MatMulInteger", "ConvInteger", "DynamicQuantizeLSTM", "QAttention", "QLinearMatMul",
