@@ -36,6 +36,16 @@ for tag, pattern, first in (
     )
 
 
+def _integer(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> int:
+    """`017` is seventeen; PyYAML's own reading is YAML 1.1's, octal."""
+    text = str(node.value)
+    base = {"0o": 8, "0x": 16}.get(text[:2], 10)
+    return int(text, base)
+
+
+_CoreLoader.add_constructor("tag:yaml.org,2002:int", _integer)
+
+
 @dataclass
 class Document:
     """Data of a spec file and where each piece of it stands (line and column from 1)."""
