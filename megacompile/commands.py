@@ -47,8 +47,9 @@ def build(arguments: Namespace) -> int:
 
 def plan(arguments: Namespace) -> int:
     from megacompile.builder import quantized_source, resolve_target
+    from megacompile.cache import Cache, default_root
     from megacompile.plan import make_plan
-    from megacompile.planview import plan_as_data, render_plan
+    from megacompile.planview import plan_as_data, render_plan, stored_steps
     from megacompile.spec.load import load_spec
 
     status = 0
@@ -57,10 +58,12 @@ def plan(arguments: Namespace) -> int:
         try:
             loaded = load_spec(Path(name))
             found = make_plan(loaded, resolve_target, quantized_source(loaded))
+            stored = stored_steps(found, loaded.base, Cache(default_root()))
         except MegacompileError as error:
             problems.append(error)
             continue
-        out(json.dumps(plan_as_data(found), indent=2) if arguments.json else render_plan(found))
+        out(json.dumps(plan_as_data(found, stored), indent=2) if arguments.json
+            else render_plan(found, stored))  # fmt: skip
     for problem in problems:
         print(problem, file=sys.stderr)
         status = problem.exit_code

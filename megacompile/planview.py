@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from megacompile.cache import Cache
+from megacompile.job.inspection import original_key
+from megacompile.keys import keys_of
+from megacompile.original import read_record
 from megacompile.plan import CandidatePlan, Plan, PlannedStep
+from megacompile.spec.models import Spec
 
 
-def plan_as_data(plan: Plan) -> dict[str, Any]:
+def plan_as_data(plan: Plan, cached: dict[str, list[bool]] | None = None) -> dict[str, Any]:
     """The plan for machines: candidates with their steps, baselines, target."""
+    known = cached or {}
     return {
         "name": plan.spec.name,
         "target": {"device": plan.target.device, "threads": plan.target.threads,
@@ -21,14 +29,37 @@ def plan_as_data(plan: Plan) -> dict[str, Any]:
              "steps": [{"pass": s.pass_.name, "form": s.form, "inserted": s.inserted,
                         "effect": s.pass_.promised().value,
                         "options": s.pass_.model_dump(mode="json", exclude_defaults=True)}
-                       for s in c.steps]}
+                       for s in c.steps],
+             "stored": known.get(c.name, [False] * (len(c.steps) + 1))}
             for c in plan.candidates
         ],
     }  # fmt: skip
 
 
+@dataclass(frozen=True)
+class _Described:
+    spec: Spec
+    base: Path
+    spec_data: dict[str, Any]
+
+
+def stored_steps(plan: Plan, base: Path, cache: Cache) -> dict[str, list[bool]]:
+    """For each candidate, which steps and (last) whether the engine lie in the cache.
+
+    Empty if the original model is not known there: without its record there are no keys.
+    """
+    data = plan.spec.model_dump(mode="json", by_alias=True, exclude_unset=True)
+    entry = cache.get(original_key(_Described(plan.spec, base, data)))
+    if entry is None:
+        return {}
+    original = read_record(entry.folder)
+    return {c.name: [cache.get(key) is not None
+                     for key in keys_of(c, plan.spec, original, plan.target)]
+            for c in plan.candidates if c.unavailable is None}  # fmt: skip
+
+
 def render_plan(plan: Plan, cached: dict[str, list[bool]] | None = None) -> str:
-    """The plan for people: `+` marks what the planner inserted, `=` what is stored already."""
+    """The plan for people: `+` marks what the planner inserted; stored steps are named so."""
     lines = [f"{plan.spec.name}: {len(plan.candidates)} candidates on "
              f"{plan.target.device}, {plan.target.threads} threads"]  # fmt: skip
     for candidate in plan.candidates:

@@ -4,18 +4,30 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from megacompile.cache import file_sha256, key_of, sources_hash
 from megacompile.hooks import locate
 from megacompile.job.context import Job
 from megacompile.keys import own_hash, versions
 from megacompile.original import Original, read_record, source_path
+from megacompile.spec.models import Spec
 
 INSPECTION = "megacompile.candidate:serve_inspection"
 
 
-def original_key(job: Job) -> str:
+class Described(Protocol):
+    """What a job and a mere plan have in common."""
+
+    @property
+    def spec(self) -> Spec: ...
+    @property
+    def base(self) -> Path: ...
+    @property
+    def spec_data(self) -> dict[str, Any]: ...
+
+
+def original_key(job: Described) -> str:
     """What the original depends on, as far as can be told without loading it. Whether it is
     still the same model is confirmed by the worker that loads it as a baseline."""
     path = source_path(job.spec, job.base)
@@ -36,7 +48,7 @@ def original_key(job: Job) -> str:
                   versions(["torch", "onnx", "onnxruntime"]))  # fmt: skip
 
 
-def _hook_hash(job: Job, reference: str) -> str:
+def _hook_hash(job: Described, reference: str) -> str:
     path = locate(reference, job.base)[0]
     return sources_hash(path) if path else reference
 
