@@ -116,7 +116,8 @@ def passes(arguments: Namespace) -> int:
 
 
 def _described(field: Any) -> str:
-    default = "required" if field.is_required() else f"default {json.dumps(field.default)}"
+    value = None if field.is_required() else field.get_default(call_default_factory=True)
+    default = "required" if field.is_required() else f"default {json.dumps(value)}"
     return f"{field.description or ''} ({default})".strip()
 
 

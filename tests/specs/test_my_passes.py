@@ -1,0 +1,183 @@
+"""The example of a user's own pass: alone, in a plan, in a build; and passes of a package."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import megacompile
+from megacompile.backendbase import Machine
+from megacompile.errors import PassError
+from megacompile.forms import Eager
+from megacompile.original import base_signature
+from megacompile.passbase import Effect
+from megacompile.plan import make_plan
+from megacompile.signature import bind
+from megacompile.spec import Spec, load_spec
+from tests.passes.context import make_context
+
+from .conftest import SPECS, load_hooks
+
+pytest.importorskip("sklearn")
+MINE = "fuse-conv-batchnorm"
+
+
+@pytest.fixture(scope="module")
+def passes() -> ModuleType:
+    return load_hooks("my_passes")
+
+
+@pytest.fixture(scope="module")
+def spec() -> Spec:
+    found = load_spec(SPECS / "digits_custom.yaml").spec
+    assert found is not None
+    return found
+
+
+@pytest.fixture
+def digits(spec: Spec) -> Eager:
+    torch.manual_seed(0)
+    module = load_hooks("digits_cnn").DigitsNet().eval()
+    for one in module.modules():
+        if isinstance(one, torch.nn.BatchNorm2d):  # as training leaves them
+            one.running_mean.uniform_(-1, 1)
+            one.running_var.uniform_(0.5, 2)
+    signature = base_signature(spec).with_outputs(["output"], {"tensor": "output"}, ["float32"])
+    return Eager(module, signature, bind(module.forward, spec.inputs, "model"))
+
+
+@pytest.fixture
+def run(passes: ModuleType, digits: Eager, tmp_path: Path) -> Callable[..., Any]:
+    return lambda **options: passes.FuseConvBatchNorm(**options).run(
+        digits, make_context(tmp_path, digits.signature)
+    )
+
+
+def test_plan() -> None:
+    plan = make_plan(load_spec(SPECS / "digits_custom.yaml"), lambda _: Machine("cpu", 2, ()))
+    assert [c.name for c in plan.candidates] == ["fused/onnxruntime", "fused/torchscript"]
+    for candidate in plan.candidates:
+        assert candidate.steps[0].pass_.name == MINE
+        assert candidate.effect is Effect.EXACT
+
+
+def test_numbers_and_sites(digits: Eager, run: Callable[..., Any]) -> None:
+    before = {k: v.clone() for k, v in digits.module.state_dict().items()}
+    feeds = {"image": np.random.default_rng(0).integers(0, 17, (5, 1, 8, 8), dtype=np.uint8)}
+    expected = digits.run(feeds)["output"]
+    result = run()
+    assert (result.sites.matched, result.sites.changed) == (3, 3)
+    np.testing.assert_allclose(result.model.run(feeds)["output"], expected, rtol=1e-4, atol=1e-5)
+    kinds = [type(m) for m in result.model.module.modules()]
+    assert torch.nn.BatchNorm2d not in kinds
+    after = digits.module.state_dict()
+    assert list(after) == list(before)
+    assert all(torch.equal(after[key], before[key]) for key in before)
+
+
+def test_the_selector(run: Callable[..., Any]) -> None:
+    result = run(only=("features.0.*", "features.3.0"))
+    assert (result.sites.changed, result.sites.skipped) == (
+        2, [("features.1.0", "not named by `only`")])  # fmt: skip
+    with pytest.raises(PassError, match=r"selector 'featurs.0.0' of `only` matches nothing"):
+        run(only=("featurs.0.0",))
+
+
+def test_nothing_to_fuse_is_an_error(passes: ModuleType, run: Callable[..., Any],
+                                     digits: Eager, tmp_path: Path) -> None:  # fmt: skip
+    fused = run().model
+    with pytest.raises(PassError, match="no convolution could be fused"):
+        passes.FuseConvBatchNorm().run(fused, make_context(tmp_path, digits.signature))
+
+
+@pytest.mark.slow
+def test_build(spec: Spec, tmp_path: Path) -> None:
+    data = spec.model_dump(mode="json", by_alias=True, exclude_unset=True)
+    data["benchmark"] = {"baselines": ["eager"], "points": [{"batch": 1}], "seconds": 2}
+    options = megacompile.Options(build_dir=tmp_path / "build", report_dir=tmp_path / "report",
+                                  cache_dir=tmp_path / "cache")  # fmt: skip
+    result = megacompile.build(Spec(**data), options, base=SPECS)
+    candidates = {c.name: c for c in result.report.candidates}
+    assert set(candidates) == {"fused/onnxruntime", "fused/torchscript"}
+    for candidate in candidates.values():
+        assert candidate.status in ("built", "outside_budget"), candidate.reason
+        step = candidate.steps[0]
+        assert step.pass_ == MINE
+        assert step.sites is not None
+        assert step.sites.changed == 3
+    assert result.report_path.is_file()
+
+
+PROBE = """
+from megacompile import registry
+from megacompile.errors import MegacompileError
+from pathlib import Path
+try:
+    registry.pass_table()
+    print(registry.pass_classes("theirs", Path())[0].__name__)
+except MegacompileError as error:
+    print(error)
+"""
+THEIRS = """
+from typing import ClassVar
+from megacompile import Eager, Effect, Fact, Pass, PassContext, PassResult
+
+PASSES = {"NAME": "their_passes:Theirs"}
+
+class Theirs(Pass[Eager, Eager]):
+    name: ClassVar[str] = "theirs"
+    effect: ClassVar[Effect] = Effect.EXACT
+    requires: ClassVar[frozenset[Fact]] = frozenset()
+    provides: ClassVar[frozenset[Fact]] = frozenset()
+    invalidates: ClassVar[frozenset[Fact]] = frozenset()
+    def run(self, model: Eager, ctx: PassContext) -> PassResult[Eager]:
+        raise NotImplementedError
+"""
+
+
+@pytest.fixture
+def distribution(tmp_path: Path) -> Callable[..., str]:
+    """Install a table that registers one name, and say what the registry says of it."""
+
+    def probe(name: str, table: str = "their_passes:PASSES") -> str:
+        info = tmp_path / "their_passes-1.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: their-passes\nVersion: 1.0\n")
+        (info / "entry_points.txt").write_text(f"[megacompile.passes]\ntheirs = {table}\n")
+        (tmp_path / "their_passes.py").write_text(THEIRS.replace("NAME", name))
+        environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+        done = subprocess.run([sys.executable, "-c", PROBE], env=environment, cwd=SPECS.parent,
+                              capture_output=True, text=True, check=True)  # fmt: skip
+        return done.stdout
+
+    return probe
+
+
+def test_a_package_registers_passes_through_one_table(distribution: Callable[..., str]) -> None:
+    assert distribution("theirs") == "Theirs\n"
+
+
+def test_a_name_with_two_owners_names_both(distribution: Callable[..., str]) -> None:
+    said = distribution("quantize")
+    assert "two owners of the name 'quantize'" in said
+    assert "'their-passes'" in said
+    assert "'megacompile'" in said
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [("their_passes:Theirs", "is no table"), ("their_passes:Nothing", "can't be loaded")],
+)
+def test_a_table_that_is_none(table: str, message: str, distribution: Callable[..., str]) -> None:
+    said = distribution("theirs", table)
+    assert message in said
+    assert "their-passes" in said
