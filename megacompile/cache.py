@@ -72,9 +72,10 @@ class Cache:
             sizes = {name: (folder / name).stat().st_size for name in data["files"]}
             entry = Entry(folder, data["record"], data["files"])
             whole = sizes == data["sizes"]
-        except FileNotFoundError:
-            return None
         except (OSError, ValueError, KeyError, TypeError):
+            # A folder without its index is no entry either: it would stand in the way of one.
+            if not folder.exists():
+                return None
             whole = False
         if whole and (not check or entry.intact()):
             with contextlib.suppress(OSError):
