@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import importlib.util
+import re
 import sys
 import traceback
 from collections.abc import Callable
@@ -67,7 +69,9 @@ def load(reference: str, base: Path) -> Any:
 
 
 def _load_file(path: Path) -> Any:
-    module_name = USER_MODULES + "_".join(path.with_suffix("").parts[1:]).replace("-", "_")
+    # The hash keeps a/b.py, a_b.py and a-b.py apart.
+    digest = hashlib.sha256(str(path).encode()).hexdigest()[:12]
+    module_name = USER_MODULES + re.sub(r"\W", "_", path.stem) + "_" + digest
     if module_name in sys.modules:
         return sys.modules[module_name]
     spec = importlib.util.spec_from_file_location(module_name, path)
