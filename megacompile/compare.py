@@ -142,7 +142,7 @@ def _allowed(a: Array, scale: float, dtype: np.dtype[Any]) -> Array:
     A small channel beside large ones is held to its own scale, but not below a tenth of the
     tensor's, since what cancelled on the way there was larger.
     """
-    unit = {"float16": 1000.0, "bfloat16": 8000.0}.get(dtype.name, 1.0)
+    unit = {"float16": 100.0, "bfloat16": 500.0}.get(dtype.name, 1.0)
     axis = channel_axis(a.ndim)
     if axis is None:
         channel: Any = scale
