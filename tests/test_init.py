@@ -158,7 +158,12 @@ def test_what_is_not_found_is_marked(models: Path) -> None:
     path = write_spec(f"{models}:Odd", models.with_name("odd.yaml"))
     planned(path)
     lines = to_fill_in(path)
-    assert [re.search(r": (\w+): ", line)[1] for line in lines] == ["batch", "features", "state", "n"]  # type: ignore[index]
+    assert [re.search(r": (\w+): ", line)[1] for line in lines] == [
+        "batch",
+        "features",
+        "state",
+        "n",
+    ]  # type: ignore[index]
     assert "no sizes were found" in path.read_text()
 
 
