@@ -1,0 +1,52 @@
+"""`plan` says what is stored, without loading the model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from megacompile.backendbase import Machine
+from megacompile.cache import Cache
+from megacompile.candidate import serve_inspection
+from megacompile.job.inspection import original_key
+from megacompile.keys import keys_of
+from megacompile.original import read_record
+from megacompile.plan import make_plan
+from megacompile.planview import _Described, render_plan, stored_steps
+from megacompile.spec import load_spec_data
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Cache:
+    return Cache(tmp_path / "cache")
+
+
+def test_stored_steps(cache: Cache, tmp_path: Path) -> None:
+    values = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [2, 3]) for n in "xy"]
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", values[:1], values[1:])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    onnx.save(model, tmp_path / "m.onnx")
+    data = {"name": "toy", "model": {"onnx": "m.onnx"}, "inputs": {"x": {"shape": [2, 3]}},
+            "passes": ["simplify"], "backends": ["onnxruntime"]}  # fmt: skip
+    loaded = load_spec_data(data, tmp_path)
+    plan = make_plan(loaded, lambda _: Machine("cpu", 2, ()))
+    assert stored_steps(plan, tmp_path, cache) == {}
+
+    spec = plan.spec
+    written = spec.model_dump(mode="json", by_alias=True, exclude_unset=True)
+    key = original_key(_Described(spec, loaded.base, written))
+    request = {"spec": written, "base": str(loaded.base), "key": key, "cache": str(cache.root)}
+    serve_inspection(iter([request]), lambda event: None)
+    name = plan.candidates[0].name
+    assert stored_steps(plan, loaded.base, cache) == {name: [False, False]}
+
+    entry = cache.get(key)
+    assert entry is not None
+    first = keys_of(plan.candidates[0], spec, read_record(entry.folder), plan.target)[0]
+    cache.put(first, {}, lambda folder: None)
+    stored = stored_steps(plan, loaded.base, cache)
+    assert stored == {name: [True, False]}
+    assert "simplify -> Onnx  EXACT  (stored)" in render_plan(plan, stored)
