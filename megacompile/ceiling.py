@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,6 @@ from megacompile.cache import Cache, key_of
 from megacompile.keys import own_hash, versions
 from megacompile.measure.ceilings import Ceilings, floor
 from megacompile.measure.machine import machine_name, thread_environment
-from megacompile.original import Original
 from megacompile.process import Send, Worker
 from megacompile.report.model import Candidate, Ceiling
 
@@ -55,17 +54,23 @@ def machine_ceilings(
 
 
 def ceiling_of(
-    original: Original, winner: Candidate | None, machine: Machine, cache: Cache,
+    needs: Mapping[str, Any], winner: Candidate | None, machine: Machine, cache: Cache,
     say: Callable[[str], None],
 ) -> Ceiling:  # fmt: skip
-    """The least time the model needs here, against the winner's median at the first point."""
+    """The least time the model needs here, against the winner's median at the first point.
+
+    `needs` holds `operations` and `bytes_moved` of one call. A share above 1 says that the
+    ceilings were taken while the machine was busy: it is withheld.
+    """
     measured = machine_ceilings(machine, cache, say)
     found = Ceiling(rates=measured.rates, bandwidth=measured.bandwidth)
-    if winner is None or not winner.points or original.operations is None:
+    operations, bytes_moved = needs.get("operations"), needs.get("bytes_moved")
+    if winner is None or not winner.points or operations is None:
         return found
     found.dtype = winner.precision if winner.precision in measured.rates else "float32"
-    moved = (original.bytes_moved or 0) * BYTES[found.dtype] / 4
-    found.floor_ms, found.bound = floor(original.operations, moved, measured.rates,
+    moved = (bytes_moved or 0) * BYTES[found.dtype] / 4
+    found.floor_ms, found.bound = floor(operations, moved, measured.rates,
                                         measured.bandwidth, found.dtype)  # fmt: skip
-    found.reached = found.floor_ms / winner.points[0].latency_ms.p50
+    reached = found.floor_ms / winner.points[0].latency_ms.p50
+    found.reached = reached if reached <= 1 else None
     return found

@@ -135,9 +135,14 @@ class Exported(Form):
     def load(cls, folder: Path, signature: Signature) -> Exported:
         import torch
 
-        register_quantized_operators()
+        path = folder / "model.pt2"
         with quiet():
-            return cls(torch.export.load(folder / "model.pt2"), signature)
+            try:
+                program = torch.export.load(path)
+            except Exception:  # noqa: BLE001 - an operator of torchao's is not known yet
+                register_quantized_operators()  # takes long to import: only when it is needed
+                program = torch.export.load(path)
+        return cls(program, signature)
 
     def _tensors(self) -> list[torch.Tensor]:
         import torch

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import json
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
@@ -38,6 +39,7 @@ class Original:
     """What is known of the original: plain data, so that it travels and can be stored.
 
     `folder` holds input sets with the original's answers, and calibration samples.
+    `hook_seconds` is what the user's own Python took: building the model, yielding samples.
     """
 
     form: str
@@ -51,8 +53,7 @@ class Original:
     sets: list[dict[str, Any]]
     calibration_samples: int = 0
     calibration_hash: str | None = None
-    operations: float | None = None
-    bytes_moved: float | None = None
+    hook_seconds: float = 0.0
     notes: list[str] = field(default_factory=list)
     folder: str = ""
 
@@ -272,7 +273,10 @@ def inspect(spec: Spec, base: Path, folder: Path) -> Original:
     Raises:
         MegacompileError: whatever keeps the model from being compiled and compared.
     """
+    start = time.perf_counter()
     form = load_original(spec, base)
+    samples = calibration_samples(spec, base, form.signature)
+    hook_seconds = time.perf_counter() - start
     notes: list[str] = []
     before = fingerprint(form)
     form, first = _learn_outputs(form, spec)
@@ -286,7 +290,6 @@ def inspect(spec: Spec, base: Path, folder: Path) -> Original:
                          expected="an inference that leaves weights and buffers alone",
                          remedy="expose the state as an input and an output")  # fmt: skip
     _check_optional(form, spec)
-    samples = calibration_samples(spec, base, signature)
     for index, sample in enumerate(samples):
         save_arrays(folder / f"calibration-{index}.npz", sample)
         if all(not array.any() for array in sample.values()):
@@ -297,12 +300,11 @@ def inspect(spec: Spec, base: Path, folder: Path) -> Original:
         outputs=list(signature.outputs), structure=dict(signature.structure or {}),
         output_dtypes=list(signature.output_dtypes), sets=[],
         calibration_samples=len(samples), calibration_hash=_hash_samples(samples),
-        notes=notes, folder=str(folder),
+        notes=notes, folder=str(folder), hook_seconds=round(hook_seconds, 3),
     )  # fmt: skip
     tried += [InputSet(f"calibration sample {n}", sample, form.run(sample), real=True)
               for n, sample in enumerate(samples[:REAL_SETS])]  # fmt: skip
     original.sets = [_write_set(number, one, folder) for number, one in enumerate(tried)]
-    original.operations, original.bytes_moved = _count(form, spec, notes)
     (folder / RECORD).write_text(json.dumps(original.to_dict()))
     return original
 
@@ -467,26 +469,3 @@ def _write_set(number: int, one: InputSet, folder: Path) -> dict[str, Any]:
     save_arrays(folder / f"{name}.feeds.npz", one.feeds)
     save_arrays(folder / f"{name}.reference.npz", one.reference)
     return {"label": one.label, "file": name, "real": one.real, "heavy": one.heavy}
-
-
-def _count(form: Form, spec: Spec, notes: list[str]) -> tuple[float | None, float | None]:
-    """Operations and bytes of one call at the first benchmark point."""
-    from megacompile.measure import operations
-
-    sizes = spec.points()[0]
-    try:
-        if isinstance(form, Onnx):
-            count = operations.count_onnx(form.path, sizes)
-        elif isinstance(form, Eager):
-            feeds = examples.make(form.signature, sizes, spec.seed)
-            arguments = form.signature.arguments(lambda name: to_torch(feeds[name]))
-            args, kwargs = form.binding.split(arguments)
-            count = operations.count_module(form.module, args, kwargs)
-        else:
-            return None, None
-    except Exception as error:  # noqa: BLE001 - a count that fails costs a figure, not the build
-        notes.append(f"operations could not be counted: {type(error).__name__}: {error}")
-        return None, None
-    if count.note:
-        notes.append(count.note)
-    return float(count.operations), float(count.least_bytes)

@@ -76,7 +76,8 @@ def assemble(
         source=Source(form=original.form, reference=original.reference,
                       fingerprint=original.fingerprint, parameters=original.parameters,
                       size_bytes=original.size_bytes, dims=points[0],
-                      operations=original.operations, bytes_moved=original.bytes_moved),
+                      operations=job.needs.get("operations"),
+                      bytes_moved=job.needs.get("bytes_moved")),
         spec=job.spec_data, baselines=baselines, candidates=candidates,
         aa_check=AACheck(ratio=check.ratio, low=check.low, high=check.high,
                          passed=check.passed, note=check.note) if check else None,
@@ -87,7 +88,7 @@ def assemble(
 
 def _ceiling(job: Job, original: Original, winner: Candidate | None) -> Ceiling:
     with job.clock.part("measuring"):
-        return ceiling_of(original, winner, job.machine, job.cache, job.say)
+        return ceiling_of(job.needs, winner, job.machine, job.cache, job.say)
 
 
 def _checks(
@@ -141,6 +142,8 @@ def _candidate(job: Job, outcome: Outcome, measured: Measured | None) -> Candida
 
 def _warnings(job: Job, original: Original, check: AAResult | None) -> list[str]:
     found = list(original.notes)
+    if job.needs.get("note"):
+        found.append(str(job.needs["note"]))
     if check is not None and not check.passed:
         found.append(f"speed-ups are withheld: {check.note}")
     load = job.environment.load_average
@@ -170,9 +173,10 @@ def build_time(job: Job, outcomes: list[Outcome]) -> BuildTime:
     passes = sum(s.seconds for s in fresh)
     lowering = sum(s.seconds for s in engines)
     verification = sum(s.verification_seconds for s in [*fresh, *engines])
-    own = total - passes - lowering - job.clock.measuring - job.clock.evaluation
+    hooks = job.clock.evaluation + job.clock.hooks
+    own = total - passes - lowering - job.clock.measuring - hooks
     return BuildTime(total=total, passes=passes, lowering=lowering, verification=verification,
-                     measuring=job.clock.measuring, evaluation=job.clock.evaluation,
+                     measuring=job.clock.measuring, evaluation=hooks,
                      own=own)  # fmt: skip
 
 

@@ -53,7 +53,7 @@ class Clock:
     start: float = field(default_factory=time.perf_counter)
     measuring: float = 0.0
     evaluation: float = 0.0
-    inspection: float = 0.0
+    hooks: float = 0.0
 
     @contextmanager
     def part(self, name: str) -> Iterator[None]:
@@ -69,7 +69,8 @@ class Job:
     """One build: its input, where things go, and its clock.
 
     `spec_data` is the spec as plain data, for workers and the report; `quantized` says that an
-    ONNX source holds quantized weights already.
+    ONNX source holds quantized weights already; `needs` is what one call of the original takes at
+    the first benchmark point (operations, bytes), counted while it is measured.
     """
 
     loaded: Loaded
@@ -81,6 +82,7 @@ class Job:
     spec_data: dict[str, Any]
     quantized: bool
     clock: Clock = field(default_factory=Clock)
+    needs: dict[str, Any] = field(default_factory=dict)
 
     @property
     def spec(self) -> Spec:

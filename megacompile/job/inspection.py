@@ -62,9 +62,10 @@ def inspect_original(job: Job) -> tuple[Original, bool]:
     job.say("looking at the original model")
     request = {"spec": job.spec_data, "base": str(job.base), "key": key,
                "cache": str(job.cache.root)}  # fmt: skip
-    with job.clock.part("inspection"), job.worker("the original model", INSPECTION) as w:
-        done = w.ask(request)
+    with job.worker("the original model", INSPECTION) as worker:
+        done = worker.ask(request)
     original = read_record(Path(done["folder"]))
+    job.clock.hooks += original.hook_seconds
     for note in original.notes:
         job.say(note)
     return original, False

@@ -33,6 +33,7 @@ def measure(
                 return {}, True
         for number, point in enumerate(job.spec.points()):
             session.race(point, job.spec.benchmark.seconds, job.spec.seed + number)
+        job.needs = session.count(contestants[0].name, job.spec.points()[0])
         # After the races: what a hook leaves in a worker's memory is not the engine's.
         if job.spec.data.evaluation is not None:
             with job.clock.part("evaluation"):

@@ -102,6 +102,12 @@ class Session:
         except MegacompileError as error:
             self._drop(measured, error)
 
+    def count(self, name: str, dims: Mapping[str, int]) -> dict[str, Any]:
+        """Operations and bytes of the original at one point, counted by a worker that is there."""
+        if self.measured[name].error is not None:
+            return {}
+        return self.workers[name].ask({"operation": "count", "dims": dict(dims)})
+
     def race(self, dims: Mapping[str, int], seconds: float, seed: int) -> None:
         """Time all that still run at one point, the first contestant as the baseline."""
         running = [m for m in self.measured.values() if m.error is None]

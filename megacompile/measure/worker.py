@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from megacompile.registry import backend_class
 from megacompile.signature import Signature
 from megacompile.spec.load import load_spec_data
 from megacompile.spec.models import Evaluation, Spec
-from megacompile.tensors import Feeds
+from megacompile.tensors import Feeds, to_torch
 
 WARM_SECONDS = 0.2
 WARM_CALLS = 3
@@ -109,6 +109,14 @@ class _Worker:
         """Peak resident memory of this process since the point was prepared, in MB."""
         return {"peak_memory_mb": peak_mb()}
 
+    def count(self, request: dict[str, Any]) -> dict[str, Any]:
+        """What the original needs at one benchmark point."""
+        if isinstance(self.runner, EagerRunner):
+            form = self.runner.form
+        else:
+            form = load_original(self.spec, self.base, self.signature)
+        return count(form, request["dims"], self.seed)
+
     def evaluate(self, request: dict[str, Any]) -> dict[str, Any]:
         """The user's metric on this engine."""
         source = self.spec.data.evaluation
@@ -148,6 +156,26 @@ def evaluate(source: Evaluation, base: Path, run: CompiledModel) -> dict[str, di
     }  # fmt: skip
 
 
+def count(form: Form, dims: Mapping[str, int], seed: int) -> dict[str, Any]:
+    """Operations and bytes that one call of the original needs at given sizes."""
+    from megacompile.measure import operations
+
+    try:
+        if isinstance(form, Onnx):
+            found = operations.count_onnx(form.path, dims)
+        elif isinstance(form, Eager):
+            feeds = examples.make(form.signature, dims, seed)
+            arguments = form.signature.arguments(lambda name: to_torch(feeds[name]))
+            args, kwargs = form.binding.split(arguments)
+            found = operations.count_module(form.module, args, kwargs)
+        else:
+            return {"note": f"operations are not counted in a {form.name} model"}
+    except Exception as error:  # noqa: BLE001 - a count that fails costs a figure, not the build
+        return {"note": f"operations could not be counted: {type(error).__name__}: {error}"}
+    return {"operations": float(found.operations), "bytes_moved": float(found.least_bytes),
+            "note": found.note}  # fmt: skip
+
+
 class EagerRunner(Runner):
     """The unchanged model, as torch runs it; `compiled` wraps it in torch.compile's defaults."""
 
@@ -171,8 +199,6 @@ class EagerRunner(Runner):
             return self.inner.prepare(feeds)
         assert isinstance(self.form, Eager)
         import torch
-
-        from megacompile.tensors import to_torch
 
         arguments = self.signature.arguments(lambda name: to_torch(feeds[name]))
         args, kwargs = self.form.binding.split(arguments)

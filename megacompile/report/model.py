@@ -222,7 +222,11 @@ class Provenance(Record):
 
 
 class BuildTime(Record):
-    """Where the build's wall time went, in seconds."""
+    """Where the build's wall time went, in seconds.
+
+    `evaluation` is the user's own Python: evaluate, calibration, building the model.
+    `verification` is part of `own`.
+    """
 
     total: float
     passes: float
