@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import itertools
+import math
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +20,9 @@ from megacompile_passes.surgery import labels, operator_name, selected
 
 if TYPE_CHECKING:
     import torch
+
+# A magnitude hardly grows after so many samples, and a 16-bit range is wide.
+SAMPLES = 16
 
 
 class CastExported(Cast[Exported, Exported]):
@@ -84,10 +89,9 @@ def _measure(
         def run_node(self, n: torch.fx.Node) -> Any:
             result = super().run_node(n)
             if isinstance(result, torch.Tensor) and result.is_floating_point() and result.numel():
-                magnitude = result.detach().abs()
-                # Infinities are in both dtypes' range; only finite numbers can be lost.
-                largest = float(torch.where(magnitude.isfinite(), magnitude, 0).max())
-                ranges[n.name] = max(ranges.get(n.name, 0.0), largest)
+                # A weight is the same at every run, and most of what there is to look at.
+                if n.op != "get_attr" or n.name not in ranges:
+                    ranges[n.name] = max(ranges.get(n.name, 0.0), _magnitude(result.detach()))
             return result
 
     count = 0
@@ -98,10 +102,21 @@ def _measure(
     return ranges, count
 
 
+def _magnitude(value: torch.Tensor) -> float:
+    """Infinities are in both dtypes' range; only finite numbers can be lost."""
+    import torch
+
+    low, high = (float(end) for end in torch.aminmax(value))
+    largest = max(-low, high)
+    if math.isfinite(largest):
+        return largest
+    return float(torch.where(value.isfinite(), value.abs(), 0).max())
+
+
 def _inputs(ctx: PassContext) -> Iterable[Feeds]:
     yield ctx.examples("typical")
     try:
-        yield from ctx.calibration()
+        yield from itertools.islice(ctx.calibration(), SAMPLES)
     except DataError:
         return  # a spec may have no calibration data; examples alone tell less, and the notes say
 
