@@ -88,10 +88,11 @@ def _measure(
     class Recorder(torch.fx.Interpreter):
         def run_node(self, n: torch.fx.Node) -> Any:
             result = super().run_node(n)
+            # A weight is the same at every run, and most of what there is to look at.
+            if n.op == "get_attr" and n.name in ranges:
+                return result
             if isinstance(result, torch.Tensor) and result.is_floating_point() and result.numel():
-                # A weight is the same at every run, and most of what there is to look at.
-                if n.op != "get_attr" or n.name not in ranges:
-                    ranges[n.name] = max(ranges.get(n.name, 0.0), _magnitude(result.detach()))
+                ranges[n.name] = max(ranges.get(n.name, 0.0), _magnitude(result.detach()))
             return result
 
     count = 0
