@@ -114,7 +114,7 @@ def fault_of(
     frames = [f for f in traceback.extract_tb(error.__traceback__)
               if not f.filename.startswith((ours, "<"))]  # fmt: skip
     own = [f for f in frames if "site-packages" not in f.filename and "importlib" not in f.filename]
-    frame = next(reversed(own or frames), None)
+    frame = next(reversed(own), None)  # a line inside a library helps nobody
     message = str(error).strip().splitlines()
     where = f"{frame.filename}:{frame.lineno}" if frame else None
     if isinstance(error, SyntaxError) and error.filename:

@@ -23,7 +23,7 @@ from megacompile.compare import InputSet, compare
 from megacompile.errors import DataError, ModelError, SpecError, did_you_mean
 from megacompile.forms import Eager, Form, Onnx, Scripted
 from megacompile.passbase import Effect
-from megacompile.signature import Signature, bind
+from megacompile.signature import Binding, Signature, bind
 from megacompile.spec.models import Spec, TensorInput
 from megacompile.structure import rename, take_apart
 from megacompile.tensors import Feeds, load_arrays, save_arrays, to_numpy, to_torch
@@ -146,14 +146,31 @@ def load_original(spec: Spec, base: Path, signature: Signature | None = None) ->
             if kind == "torchscript":
                 scripted = torch.jit.load(str(path), map_location="cpu").eval()
                 return Scripted(scripted, signature)
-            module = torch.export.load(path).module()
+            program = torch.export.load(path)
         except Exception as error:
             raise ModelError(what=f"the {kind} model can't be read", where=str(path),
                              cause=f"{type(error).__name__}: {str(error).splitlines()[0]}",
                              remedy="write it again with the installed torch "
                              f"({torch.__version__})") from error  # fmt: skip
-    binding = bind(module.forward, spec.inputs, f"model.{kind}")
-    return Eager(module, signature, binding)
+    if kind == "exported":
+        return Eager(program.module(), signature, _exported_binding(program, spec, path))
+    return Eager(module, signature, bind(module.forward, spec.inputs, "model.python"))
+
+
+def _exported_binding(program: Any, spec: Spec, path: Path | None) -> Binding:
+    """An exported program takes exactly the arguments it was exported with: some by position,
+    some by keyword."""
+    args, kwargs = program.call_spec.in_spec.children()
+    keywords = list(kwargs.context or [])
+    count = len(args.children())
+    names = list(spec.inputs)
+    by_position, by_keyword = names[:count], names[count:]
+    if len(by_position) != count or sorted(by_keyword) != sorted(keywords):
+        raise ModelError(what="the inputs don't match what the program was exported with",
+                         where=str(path), got=f"inputs {', '.join(names)}",
+                         expected=f"{count} by position"
+                         + (f", then {', '.join(keywords)}" if keywords else ""))  # fmt: skip
+    return Binding({name: name for name in names}, frozenset(by_position))
 
 
 def _load_onnx(path: Path, spec: Spec, signature: Signature) -> Onnx:

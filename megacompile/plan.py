@@ -22,7 +22,7 @@ from megacompile.spec.load import Loaded, translate
 from megacompile.spec.models import Item, Spec
 from megacompile.spec.positions import Path as DataPath
 
-SOURCE_FORMS = {"python": "Eager", "onnx": "Onnx", "exported": "Exported",
+SOURCE_FORMS = {"python": "Eager", "onnx": "Onnx", "exported": "Eager",
                 "torchscript": "Scripted"}  # fmt: skip
 EAGER_BASELINES = ("eager", "torch.compile")
 
