@@ -209,7 +209,10 @@ def _load_onnx(path: Path, spec: Spec, signature: Signature) -> Onnx:
                              remedy=did_you_mean(name, outputs))  # fmt: skip
     wanted = list(spec.outputs or outputs)
     if not signature.outputs:
-        structure = {"dict": {name: {"tensor": name} for name in wanted}}
+        # A file has names but no nesting: one output comes back by itself, several by name.
+        one: dict[str, Any] = {"tensor": wanted[0]}
+        several = {"dict": {name: {"tensor": name} for name in wanted}}
+        structure = one if len(wanted) == 1 else several
         signature = replace(signature, outputs=tuple(wanted), structure=structure)
     return Onnx(path, signature)
 
