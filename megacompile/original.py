@@ -210,9 +210,9 @@ def _load_onnx(path: Path, spec: Spec, signature: Signature) -> Onnx:
     wanted = list(spec.outputs or outputs)
     if not signature.outputs:
         # A file has names but no nesting: one output comes back by itself, several by name.
-        one: dict[str, Any] = {"tensor": wanted[0]}
-        several = {"dict": {name: {"tensor": name} for name in wanted}}
-        structure = one if len(wanted) == 1 else several
+        structure: dict[str, Any] = {"tensor": wanted[0]}
+        if len(wanted) > 1:
+            structure = {"dict": {name: {"tensor": name} for name in wanted}}
         signature = replace(signature, outputs=tuple(wanted), structure=structure)
     return Onnx(path, signature)
 
