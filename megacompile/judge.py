@@ -81,10 +81,10 @@ def gates_of(budget: Budget, candidate: Candidate, original: Mapping[str, Metric
     if budget.size_mb is not None:
         size = candidate.size_bytes / 1e6 if candidate.size_bytes is not None else None
         gates.append(_most("size_mb", budget.size_mb, size))
-    if budget.speedup is not None:
-        low = first.speedup.low if first and first.speedup else None
-        note = None if low is not None else "withheld: the A/A check failed"
-        gates.append(_least("speedup", budget.speedup, low, note))
+    # Without a speed-up (the A/A check failed) there is nothing to hold against the limit; no
+    # winner is named then.
+    if budget.speedup is not None and first is not None and first.speedup is not None:
+        gates.append(_least("speedup", budget.speedup, first.speedup.low))
     if budget.latency_ms is not None:
         gates.append(_most("latency_ms", budget.latency_ms,
                            first.latency_ms.p50 if first else None))  # fmt: skip
@@ -129,14 +129,14 @@ def choose(
 ) -> tuple[Verdict, str | None, str]:
     """Verdict, winner, and the verdict in one sentence."""
     inside = [c for c in candidates if c.status == "built" and c.points]
+    if check is not None and not check.passed and inside:
+        return "no_improvement", None, f"No speed-up is claimed: {check.note}."
     if not inside:
         outside = [c for c in candidates if c.status == "outside_budget"]
         if outside:
             return "outside_budget", None, _outside_sentence(outside)
         return "failed", None, _failed_sentence(candidates)
     best = min(inside, key=lambda c: c.points[0].latency_ms.p50)
-    if check is not None and not check.passed:
-        return "no_improvement", None, f"No speed-up is claimed: {check.note}."
     first = next((b.name for b in baselines if b.points), "the baseline")
     floor = check.noise_floor if check else 0.02
     speedup = best.points[0].speedup
