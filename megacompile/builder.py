@@ -19,11 +19,12 @@ from megacompile.job.measuring import evaluate_original, measure
 from megacompile.keys import SAMPLES
 from megacompile.lock import output_lock
 from megacompile.measure.machine import cpu_isa, environment, thread_budget
-from megacompile.original import Original, source_path
+from megacompile.original import Original
 from megacompile.plan import make_plan
 from megacompile.progress import Listener, Progress
 from megacompile.report.model import Report
 from megacompile.report.store import write_report
+from megacompile.source import source_path
 from megacompile.spec.load import Loaded, load_spec, load_spec_data
 from megacompile.spec.models import Spec
 

@@ -21,7 +21,7 @@ FORM = "form"  # the folder of an entry that holds the form or engine
 SAMPLES = "sample-outputs.npz"
 # Our own modules whose code decides what a stored step is worth.
 OWN = ("forms", "torchmodules", "onnxfile", "signature", "structure", "examples", "compare",
-       "original", "manager", "passbase")  # fmt: skip
+       "source", "original", "manager", "passbase")  # fmt: skip
 
 
 @remember

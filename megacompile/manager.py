@@ -20,10 +20,11 @@ from megacompile.forms import FORMS, Eager, Form
 from megacompile.instruments import Instrument, Memory, StepRun, Timing, first_broken
 from megacompile.instruments.verification import enforce, measure, record_of, run_all
 from megacompile.keys import FORM, SAMPLES, keys_of
-from megacompile.original import Original, load_original
+from megacompile.original import Original
 from megacompile.passbase import Effect, Pass, PassContext, Result
 from megacompile.plan import CandidatePlan, PlannedStep
 from megacompile.report.model import SitesRecord, Skipped, Step
+from megacompile.source import load_original
 from megacompile.spec.models import Spec
 from megacompile.tensors import Feeds, save_arrays
 

@@ -10,7 +10,8 @@ from megacompile.cache import file_sha256, key_of, sources_hash
 from megacompile.hooks import locate
 from megacompile.job.context import Job
 from megacompile.keys import own_hash, versions
-from megacompile.original import Original, read_record, source_path
+from megacompile.original import Original, read_record
+from megacompile.source import source_path
 from megacompile.spec.models import Spec
 
 INSPECTION = "megacompile.candidate:serve_inspection"

@@ -17,10 +17,11 @@ from megacompile.errors import DataError, ModelError
 from megacompile.forms import Eager, Form, Onnx, quiet
 from megacompile.instruments.memory import peak_mb, reset_peak
 from megacompile.measure.statistics import metric_from
-from megacompile.original import Original, calibration_hash, fingerprint, load_original
+from megacompile.original import Original, calibration_hash
 from megacompile.process import Send
 from megacompile.registry import backend_class
 from megacompile.signature import Signature
+from megacompile.source import fingerprint, load_original
 from megacompile.spec.load import load_spec_data
 from megacompile.spec.models import Evaluation, Spec
 from megacompile.tensors import Feeds, to_torch

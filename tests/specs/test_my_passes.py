@@ -18,10 +18,10 @@ import megacompile
 from megacompile.backendbase import Machine
 from megacompile.errors import PassError
 from megacompile.forms import Eager
-from megacompile.original import base_signature
 from megacompile.passbase import Effect
 from megacompile.plan import make_plan
 from megacompile.signature import bind
+from megacompile.source import base_signature
 from megacompile.spec import Spec, load_spec
 from tests.passes.context import make_context
 
