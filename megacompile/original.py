@@ -139,13 +139,13 @@ def inspect(spec: Spec, base: Path, folder: Path) -> Original:
     form, first = _learn_outputs(form, spec)
     signature = form.signature
     _check_inputs_untouched(form)
-    tried = _try_sizes(form, spec)
-    _check_repeatable(first, tried[0].reference)
     if fingerprint(form) != before:
         raise ModelError(what=f"a call changes the model itself: {_changed_buffers(form)}",
                          where=spec.model.reference,
                          expected="an inference that leaves weights and buffers alone",
                          remedy="expose the state as an input and an output")  # fmt: skip
+    tried = _try_sizes(form, spec)
+    _check_repeatable(first, tried[0].reference)
     _check_optional(form, spec)
     for index, sample in enumerate(samples):
         save_arrays(folder / f"calibration-{index}.npz", sample)

@@ -1,0 +1,316 @@
+"""Field cases of PyTorch models: sharing, shapes, buffers, modes, names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.field import world
+from tests.field.world import dim, normal, tensor
+
+TIED = """
+import torch
+from torch import nn
+class Tied(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.emb = nn.Embedding(1000, 64)
+        self.head = nn.Linear(64, 1000, bias=False)
+        self.head.weight = self.emb.weight
+    def forward(self, ids):
+        return self.head(self.emb(ids))
+def build():
+    torch.manual_seed(0)
+    return Tied()
+"""
+IDS = tensor("batch", "seq", dtype="int64", range=[0, 999])
+TOKENS = {"batch": dim(1, 2, 4), "seq": dim(2, 7, 16)}
+
+
+def ids(*shape: int) -> np.ndarray:
+    return np.random.default_rng(1).integers(0, 1000, shape)
+
+
+def test_c01_tied_embedding_and_head_stay_one_tensor(tmp_path: Path) -> None:
+    built = world.build(tmp_path, world.spec(inputs={"ids": IDS}, dims=TOKENS),
+                        {"model.py": TIED})  # fmt: skip
+    assert built.original.parameters == 64_000
+    assert built.step("to-onnx").parameters == 64_000
+    size = sum(f.stat().st_size for f in built.folder.iterdir())
+    assert size <= 1.1 * 256_000 + 50_000
+    built.check({"ids": ids(2, 7)}, {"ids": ids(3, 11)})
+
+
+def test_c04_a_shared_weight_is_quantized_once_or_said_to_be_two(tmp_path: Path) -> None:
+    data = world.spec(inputs={"ids": IDS}, dims=TOKENS,
+                      passes=[{"quantize": {"method": "weight-only"}}])  # fmt: skip
+    step = world.build(tmp_path, data, {"model.py": TIED}).step("quantize")
+    assert step.parameters == 64_000
+    assert step.size_bytes is not None
+    assert step.size_bytes < 0.35 * 256_000
+
+
+def test_c05_one_block_used_twelve_times_stays_one(tmp_path: Path) -> None:
+    model = """
+    import torch
+    from torch import nn
+    class Shared(nn.Module):
+        def __init__(self):
+            super().__init__()
+            block = nn.Sequential(nn.Linear(128, 512), nn.GELU(), nn.Linear(512, 128))
+            self.blocks = nn.ModuleList([block] * 12)
+        def forward(self, x):
+            for block in self.blocks:
+                x = x + block(x)
+            return x
+    def build():
+        torch.manual_seed(0)
+        return Shared()
+    """
+    data = world.spec(inputs={"x": tensor("batch", 10, 128)}, dims={"batch": dim(1, 2, 4)})
+    built = world.build(tmp_path, data, {"model.py": model})
+    assert built.step("to-onnx").parameters == built.original.parameters == 131_712
+    assert sum(f.stat().st_size for f in built.folder.iterdir()) < 1.2 * 526_848
+    built.check({"x": normal(2, 10, 128)}, {"x": normal(3, 10, 128)}, atol=1e-4, rtol=1e-3)
+
+
+def test_c07_batchnorm_is_not_folded_into_a_shared_convolution(tmp_path: Path) -> None:
+    model = """
+    import torch
+    from torch import nn
+    class Two(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv = nn.Conv2d(3, 8, 3, padding=1)
+            self.bn = nn.BatchNorm2d(8)
+            self.bn.running_mean.fill_(0.5); self.bn.running_var.fill_(2)
+            nn.init.constant_(self.bn.weight, 1.3); nn.init.constant_(self.bn.bias, -0.2)
+        def forward(self, x, y):
+            return self.bn(self.conv(x)), self.conv(y)
+    def build():
+        torch.manual_seed(0)
+        return Two()
+    """
+    image = tensor("batch", 3, 8, 8)
+    data = world.spec(inputs={"x": image, "y": image}, dims={"batch": dim(1, 2, 4)},
+                      passes=["fold-batchnorm"])  # fmt: skip
+    built = world.build(tmp_path, data, {"model.py": model})
+    built.check(*({"x": normal(n, 3, 8, 8), "y": normal(n, 3, 8, 8, seed=1)} for n in (2, 3)))
+
+
+def test_c11_mode_and_weights_of_the_users_model(tmp_path: Path) -> None:
+    model = """
+    import torch
+    from torch import nn
+    from torch.nn.utils import prune
+    MADE = []
+    def build():
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.5), nn.BatchNorm1d(8), nn.Linear(8, 2))
+        model[2].eval()
+        prune.l1_unstructured(model[0], "weight", amount=0.5)
+        MADE.append(model)
+        return model
+    """
+    data = world.spec(inputs={"input": tensor("batch", 8)}, dims={"batch": dim(1, 4, 8)})
+    built = world.build(tmp_path, data, {"model.py": model})
+    built.check({"input": normal(4, 8)}, {"input": normal(5, 8)})
+    from megacompile import hooks
+
+    made = hooks.load("model.py:MADE", tmp_path)
+    assert made[0].training
+    assert made[0][0].training
+    assert not made[0][2].training
+
+
+def test_c15_a_typical_batch_of_one_stays_dynamic(tmp_path: Path) -> None:
+    model = """
+    import torch
+    from torch import nn
+    def build():
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Conv2d(3, 8, 3, 2), nn.ReLU(), nn.AdaptiveAvgPool2d(1),
+                             nn.Flatten(), nn.Linear(8, 4))
+    """
+    data = world.spec(inputs={"input": tensor("batch", 3, 32, 32)}, dims={"batch": dim(1, 1, 16)})
+    built = world.build(tmp_path, data, {"model.py": model})
+    built.check(*({"input": normal(n, 3, 32, 32)} for n in (1, 2, 5, 16)))
+    data["dims"] = {"batch": dim(0, 1, 16)}
+    assert "greater than or equal to 1" in str(world.refused(tmp_path, data))
+
+
+def test_c16_a_size_read_as_a_python_integer_is_not_baked(tmp_path: Path) -> None:
+    model = """
+    import torch
+    from torch import nn
+    class Mean(nn.Module):
+        def forward(self, x):
+            return x.sum(-1) / int(x.shape[-1])
+    def build():
+        return Mean()
+    """
+    data = world.spec(inputs={"x": tensor(2, "width")}, dims={"width": dim(2, 8, 32)})
+    built = world.build(tmp_path, data, {"model.py": model})
+    built.check({"x": normal(2, 8)}, {"x": normal(2, 16)}, {"x": normal(2, 5)})
+
+
+@pytest.mark.parametrize("kind", ["GRU", "LSTM"])
+def test_c18_recurrent_state_is_not_frozen_at_the_example_batch(tmp_path: Path, kind: str) -> None:
+    size = {"GRU": "20, 20", "LSTM": "20, 16, num_layers=2, bidirectional=True"}[kind]
+    made = f"nn.{kind}({size}, batch_first=True)"
+    model = f"""
+    import torch
+    from torch import nn
+    def build():
+        torch.manual_seed(0)
+        return {made}
+    """
+    data = world.spec(inputs={"input": tensor("batch", "seq", 20)},
+                      dims={"batch": dim(1, 1, 8), "seq": dim(2, 5, 16)})  # fmt: skip
+    built = world.build(tmp_path, data, {"model.py": model})
+    built.check({"input": normal(3, 9, 20)}, {"input": normal(1, 5, 20)})
+
+
+@pytest.mark.parametrize("update", ["self.n += 1", "self.n[0] = self.n[0] + 1",
+                                    "self.n.copy_(self.n + 1)"])  # fmt: skip
+def test_c20_a_mutated_buffer_is_refused_by_name(tmp_path: Path, update: str) -> None:
+    model = f"""
+    import torch
+    from torch import nn
+    class Counter(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("n", torch.ones(1))
+        def forward(self, x):
+            {update}
+            return x * self.n
+    def build():
+        return Counter()
+    """
+    data = world.spec(inputs={"x": tensor(4)})
+    error = world.refused(tmp_path, data, {"model.py": model})
+    assert error.exit_code == 2
+    assert "buffer 'n' is mutated" in error.what
+    assert "expose the state as an input and an output" in str(error.remedy)
+
+
+@pytest.mark.parametrize("heads", [2, 8])
+def test_c24_grouped_query_attention(tmp_path: Path, heads: int) -> None:
+    model = """
+    import torch
+    from torch import nn
+    class Attention(nn.Module):
+        def forward(self, q, k, v):
+            return nn.functional.scaled_dot_product_attention(q, k, v, enable_gqa=True)
+    def build():
+        return Attention()
+    """
+    q, kv = tensor("batch", 8, 6, 16), tensor("batch", heads, 6, 16)
+    data = world.spec(inputs={"q": q, "k": kv, "v": kv}, dims={"batch": dim(1, 2, 4)})
+    built = world.build(tmp_path, data, {"model.py": model})
+    built.check(*({"q": normal(n, 8, 6, 16), "k": normal(n, heads, 6, 16, seed=1),
+                   "v": normal(n, heads, 6, 16, seed=2)} for n in (2, 3)))  # fmt: skip
+
+
+def test_c27_bfloat16_for_onnxruntime_is_refused_in_the_plan(tmp_path: Path) -> None:
+    data = world.spec(inputs={"x": tensor(2, 4)}, passes=[{"cast": {"dtype": "bfloat16"}}])
+    error = world.refused(tmp_path, data, {})  # no model file: nothing was loaded
+    assert "bfloat16" in error.what
+    assert "openvino or aotinductor" in str(error.remedy)
+
+
+class TestC49:
+    """Inputs swapped, merged, dropped; outputs mislabelled."""
+
+    def test_a_inputs_are_told_apart(self, tmp_path: Path) -> None:
+        model = """
+        import torch
+        class Sum(torch.nn.Module):
+            def forward(self, q, k, v):
+                return q + 10 * k + 100 * v
+        def build():
+            return Sum()
+        """
+        one = tensor("n")
+        data = world.spec(inputs={"q": one, "k": one, "v": one}, dims={"n": dim(1, 4, 8)})
+        built = world.build(tmp_path, data, {"model.py": model})
+        ones = np.ones(3, np.float32)
+        assert built.run(ones, 2 * ones, 3 * ones).tolist() == [321.0] * 3
+
+    def test_b_c_keywords_in_any_order_and_keyword_only(self, tmp_path: Path) -> None:
+        model = """
+        import torch
+        class Keywords(torch.nn.Module):
+            def forward(self, x1, x2, *, flag=True, extra=None):
+                return x1 - x2 if flag else x2 - x1
+        def build():
+            return Keywords()
+        """
+        inputs = {"x2": tensor(3), "flag": {"value": True}, "x1": tensor(3)}
+        built = world.build(tmp_path, world.spec(inputs=inputs), {"model.py": model})
+        ones = np.ones(3, np.float32)
+        assert built.run(x1=ones, x2=3 * ones).tolist() == [-2.0] * 3
+
+    def test_d_an_unused_input_stays(self, tmp_path: Path) -> None:
+        model = """
+        import torch
+        class Unused(torch.nn.Module):
+            def forward(self, x, unused):
+                return x * 2
+        def build():
+            return Unused()
+        """
+        data = world.spec(inputs={"x": tensor(3), "unused": tensor(2)})
+        built = world.build(tmp_path, data, {"model.py": model})
+        found = built.run(x=np.ones(3, np.float32), unused=np.ones(2, np.float32))
+        assert found.tolist() == [2.0] * 3
+
+    def test_e_outputs_by_key_none_and_nesting(self, tmp_path: Path) -> None:
+        model = """
+        import torch
+        class Nested(torch.nn.Module):
+            def forward(self, x):
+                return {"b": x + 1, "a": x * 2, "n": None, "t": (x, x)}
+        def build():
+            return Nested()
+        """
+        data = world.spec(inputs={"x": tensor(3)}, outputs=["a", "b"])
+        built = world.build(tmp_path, data, {"model.py": model})
+        found = built.run(x=np.ones(3, np.float32))
+        assert list(found) == ["b", "a", "n", "t"]
+        assert found["a"].tolist() == found["b"].tolist() == [2.0] * 3
+        assert found["n"] is None
+        assert [t.tolist() for t in found["t"]] == [[1.0] * 3] * 2
+
+    def test_f_a_float_argument_is_a_constant(self, tmp_path: Path) -> None:
+        model = """
+        import torch
+        class Bias(torch.nn.Module):
+            def forward(self, x, bias: float = 0.1):
+                return x + bias
+        def build():
+            return Bias()
+        """
+        data = world.spec(inputs={"x": tensor(3), "bias": {"value": 0.5}})
+        built = world.build(tmp_path, data, {"model.py": model})
+        ones = np.ones(3, np.float32)
+        assert built.run(ones, 0.5).tolist() == built.run(x=ones).tolist() == [1.5] * 3
+        with pytest.raises(world.MegacompileError, match="constant"):
+            built.run(x=ones, bias=0.7)
+
+    def test_g_an_input_returned_as_output(self, tmp_path: Path) -> None:
+        model = """
+        import torch
+        class Same(torch.nn.Module):
+            def forward(self, x):
+                return x, x + 1
+        def build():
+            return Same()
+        """
+        built = world.build(tmp_path, world.spec(inputs={"x": tensor(3)}, outputs=["same", "more"]),
+                            {"model.py": model})  # fmt: skip
+        found = built.run.leaves({"x": np.ones(3, np.float32)})
+        assert found["same"].tolist() == [1.0] * 3
+        assert found["more"].tolist() == [2.0] * 3
