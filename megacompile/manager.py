@@ -67,7 +67,7 @@ class CandidateRun:
         for number, (planned, key) in enumerate(zip(self.plan.steps, self.keys, strict=False)):
             label = planned.pass_.name
             self.on_start(label)
-            entry = self.cache.get(key, check=number == last) if number <= last else None
+            entry = self.cache.get(key) if number <= last else None
             if entry is not None:
                 record = Step.model_validate(
                     {
@@ -85,14 +85,13 @@ class CandidateRun:
         return records
 
     def _last_stored(self) -> int:
-        """The last step in the cache: nothing before it has to be looked at."""
-        found = [n for n, key in enumerate(self.keys[:-1]) if self.cache.get(key)]
-        # Steps without an entry before it (forms that can't be stored) would leave a hole in
-        # the report: the cache is used up to the first of them.
+        """The last step that can be taken from the cache: all before it have a record, and its
+        own files are whole. Of those before it only the records are needed."""
         last = -1
-        for number in found:
-            if number == last + 1:
-                last = number
+        while last + 1 < len(self.plan.steps) and self.cache.get(self.keys[last + 1]):
+            last += 1
+        while last >= 0 and not self.cache.get(self.keys[last], check=True):
+            last -= 1
         return last
 
     def form(self) -> Form:
