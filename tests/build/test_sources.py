@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -64,6 +65,10 @@ def test_exported_program(tmp_path: Path) -> None:
     result = megacompile.build(spec("exported", "m.pt2", "onnxruntime"), options(tmp_path),
                                base=tmp_path)  # fmt: skip
     (candidate,) = result.report.candidates
+    check, threads = result.report.aa_check, result.report.environment.threads
+    assert check is not None  # C52: the baseline races against itself, in the same thread budget
+    assert 1 <= threads <= len(os.sched_getaffinity(0))
+    assert check.passed or all(p.speedup is None for p in candidate.points)
     assert [step.pass_ for step in candidate.steps] == ["export", "to-onnx"]
     assert candidate.lowering is not None
     assert candidate.lowering.error is not None

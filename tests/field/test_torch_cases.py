@@ -196,6 +196,33 @@ def test_c20_a_mutated_buffer_is_refused_by_name(tmp_path: Path, update: str) ->
     assert "expose the state as an input and an output" in str(error.remedy)
 
 
+def test_c23_a_mask_sentinel_beyond_half_range(tmp_path: Path) -> None:
+    model = """
+    import torch
+    class Masked(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.project = torch.nn.Linear(4, 4)
+        def forward(self, scores, keep):
+            hidden = self.project(scores) + (1 - keep) * torch.finfo(torch.float32).min
+            return torch.softmax(hidden, -1)
+    def build():
+        torch.manual_seed(0)
+        return Masked()
+    """
+    data = world.spec(inputs={"scores": tensor("n", 4), "keep": tensor("n", 4, range=[0, 1])},
+                      dims={"n": dim(1, 3, 8)},
+                      passes=[{"cast": {"dtype": "float16"}}])  # fmt: skip
+    # Masks are zeros and ones: a made-up fraction of the sentinel means nothing.
+    data["inputs"]["keep"] = tensor("n", 4, dtype="float32", range=[1, 1])
+    built = world.build(tmp_path, data, {"model.py": model})
+    keep = np.array([[1, 1, 0, 0], [1, 1, 1, 1], [0, 0, 0, 0]], np.float32)
+    got = built.run(scores=normal(3, 4), keep=keep)
+    expected = built.reference(scores=normal(3, 4), keep=keep)
+    assert np.isfinite(got).all()
+    np.testing.assert_allclose(got, expected, atol=1e-2)
+
+
 @pytest.mark.parametrize("heads", [2, 8])
 def test_c24_grouped_query_attention(tmp_path: Path, heads: int) -> None:
     model = """
