@@ -12,7 +12,7 @@ from megacompile.bundle import Contents, write_bundle
 from megacompile.cache import Cache, default_root
 from megacompile.errors import SpecError, did_you_mean
 from megacompile.job.assembly import assemble, build_time
-from megacompile.job.candidates import build_candidates
+from megacompile.job.candidates import Workers, all_stored, build_candidates
 from megacompile.job.context import Job, Options, Outcome
 from megacompile.job.inspection import forget_original, inspect_original
 from megacompile.job.measuring import evaluate_original, measure
@@ -76,11 +76,14 @@ def run(job: Job) -> Result:
     """Inspect, build, measure, judge, write. Started again, it goes on where it was."""
     job.cache.remove_leftovers()
     original, remembered = inspect_original(job)
-    metric, stale = evaluate_original(job, original, remembered)
-    if stale:
-        return _start_over(job)
     plans = [*job.plan.candidates, *job.plan.lowered_baselines]
-    built = build_candidates(job, plans, original)
+    with Workers(job, len(plans)) as workers:
+        if not all_stored(job, plans, original):
+            workers.warm_up()
+        metric, stale = evaluate_original(job, original, remembered)
+        if stale:
+            return _start_over(job)
+        built = build_candidates(job, plans, original, workers)
     outcomes, lowered = built[: len(job.plan.candidates)], built[len(job.plan.candidates) :]
     measured, stale = measure(job, original, outcomes, lowered, remembered)
     if stale:

@@ -33,6 +33,10 @@ class Workers:
         if self.spare is not None:
             self.spare.close()
 
+    def warm_up(self) -> None:
+        """Start the first process before its turn."""
+        self.spare = self.spare or self._start()
+
     def take(self, name: str) -> Worker:
         """A process under the candidate's name."""
         worker = self.spare or self._start()
@@ -49,11 +53,16 @@ class Workers:
 
 
 def build_candidates(
-    job: Job, plans: Sequence[CandidatePlan], original: Original
+    job: Job, plans: Sequence[CandidatePlan], original: Original, workers: Workers
 ) -> list[Outcome]:  # fmt: skip
     """Build one after the other; a failure is that candidate's own."""
-    with Workers(job, len(plans)) as workers:
-        return [build_candidate(job, plan, original, workers) for plan in plans]
+    return [build_candidate(job, plan, original, workers) for plan in plans]
+
+
+def all_stored(job: Job, plans: Sequence[CandidatePlan], original: Original) -> bool:
+    """Whether no candidate will need a process."""
+    keys = [keys_of(p, job.spec, original, job.machine)[-1] for p in plans if not p.unavailable]
+    return all(job.cache.get(key) is not None for key in keys)
 
 
 def build_candidate(job: Job, plan: CandidatePlan, original: Original, workers: Workers) -> Outcome:
