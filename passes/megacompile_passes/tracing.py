@@ -6,10 +6,12 @@ import copy
 import re
 import traceback
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from megacompile import errors
 from megacompile.errors import ModelError
 from megacompile.forms import Eager
 from megacompile.signature import Signature
@@ -18,6 +20,8 @@ from megacompile.tensors import Feeds
 if TYPE_CHECKING:
     import torch
 
+# A user's project may have any name, also one of ours: whole folders are compared.
+OURS = (Path(__file__).parent, Path(errors.__file__).parent)
 FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 
 
@@ -103,12 +107,19 @@ def second_sizes(signature: Signature, first: Mapping[str, int]) -> dict[str, in
     return sizes if sizes != dict(first) else None
 
 
+def _torch() -> Path:
+    import torch
+
+    return Path(torch.__file__).parent
+
+
 def user_frame(error: BaseException) -> str | None:
     """FILE:LINE of the user's code that an error of a tracer points at."""
     frames = [(f.filename, f.lineno or 0) for f in traceback.extract_tb(error.__traceback__)]
     frames += [(file, int(line)) for file, line in FRAME.findall(str(error))]
     own = [f"{file}:{line}" for file, line in frames
-           if not any(part in file for part in ("/torch/", "/megacompile", "<"))]  # fmt: skip
+           if not file.startswith("<") and not Path(file).is_relative_to(_torch())
+           and not any(Path(file).is_relative_to(ours) for ours in OURS)]  # fmt: skip
     return own[-1] if own else None
 
 
