@@ -23,10 +23,13 @@ from megacompile.keys import FORM, SAMPLES, keys_of
 from megacompile.original import Original
 from megacompile.passbase import Effect, Pass, PassContext, Result
 from megacompile.plan import CandidatePlan, PlannedStep
-from megacompile.report.model import SitesRecord, Skipped, Step
+from megacompile.report.model import ErrorRecord, SitesRecord, Skipped, Step
 from megacompile.source import load_original
 from megacompile.spec.models import Spec
 from megacompile.tensors import Feeds, save_arrays
+
+# An engine may lose this many times what its model had lost, and this much more.
+LOWERING_FACTOR, LOWERING_SLACK = 5.0, 0.02
 
 
 @dataclasses.dataclass
@@ -54,6 +57,7 @@ class CandidateRun:
         self.keys = keys_of(self.plan, self.spec, self.original, self.machine)
         self.current: Form | None = None
         self.stored: list[tuple[PlannedStep, Entry | None]] = []
+        self.last_error: ErrorRecord | None = None
 
     def run_steps(self) -> list[Step]:
         """Carry out all steps; returns their records. The last form is `self.current`, loaded
@@ -81,6 +85,7 @@ class CandidateRun:
             else:
                 record = self._run_step(number, planned, key)
             records.append(record)
+            self.last_error = record.error
             self.on_step(record)
         return records
 
@@ -289,4 +294,21 @@ def _check_engine(run: CandidateRun, runner: Runner, step: StepRun, lowered: Low
         if guilty:
             error.what = f"'{guilty}' broke its promise (found by bisection)"
         raise
+    _check_lowering(run.last_error, step)
     return results[0]
+
+
+def _check_lowering(before: ErrorRecord | None, step: StepRun) -> None:
+    """After a lossy pass the engine may differ from the original, but not much more than the
+    model it was made from: that would be the compiler's fault, not the pass's."""
+    after = step.record.error
+    if before is None or after is None:
+        return
+    lost, allowed = 1 - after.cosine_min, LOWERING_FACTOR * (1 - before.cosine_min) + LOWERING_SLACK
+    if lost > allowed:
+        raise VerificationError(
+            what=f"'{step.record.pass_}' computes something else than the model it was given",
+            expected=f"a cosine to the original of about {before.cosine_min:.4f}, as before it",
+            got=f"{after.cosine_min:.4f} ({after.worst})",
+            remedy="use another backend for this variant: this is a fault of the compiler",
+        )
