@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict
 
+from megacompile.gpus import local_archs, no_gpu_reason
 from megacompile.passbase import Fact, Traits
 from megacompile.signature import Signature
 from megacompile.tensors import Feeds
@@ -17,11 +18,28 @@ from megacompile.tensors import Feeds
 
 @dataclass(frozen=True)
 class Machine:
-    """The resolved target: where the engine will run and with how many threads."""
+    """The resolved target: where the engine will run and with how many threads.
+
+    `isa` names instruction sets of a CPU, `arch` compute capabilities of NVIDIA GPUs (sm_89).
+    """
 
     device: str
     threads: int
     isa: tuple[str, ...]
+    arch: tuple[str, ...] = ()
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Machine:
+        """What `dataclasses.asdict` gave, after a journey as JSON."""
+        return cls(**{**data, "isa": tuple(data["isa"]), "arch": tuple(data.get("arch", ()))})
+
+    def absent(self) -> str | None:
+        """Why engines for this target can't run on this machine; None if they can."""
+        if self.device != "cuda" or set(self.arch) & set(local_archs()):
+            return None
+        if not local_archs():
+            return no_gpu_reason()
+        return f"this machine's GPU is {', '.join(local_archs())}, not {' or '.join(self.arch)}"
 
 
 @dataclass(frozen=True)
@@ -49,6 +67,13 @@ class Lowered:
     notes: list[str] = field(default_factory=list)
     emulated: bool = False
     """The machine computes this precision by converting to a wider one."""
+
+
+Say = Callable[[str], None]
+
+
+def silent(message: str) -> None:
+    """Progress that nobody watches."""
 
 
 class Runner(ABC):
@@ -83,12 +108,16 @@ class Backend(BaseModel, ABC):
     @abstractmethod
     def availability(self, target: Machine) -> Availability: ...
 
-    def refusal(self, facts: frozenset[Fact]) -> tuple[str, str] | None:
-        """Why a model with these facts can't be lowered and what to write instead, or None."""
+    def refusal(self, facts: frozenset[Fact], target: Machine) -> tuple[str, str] | None:
+        """Why a model with these facts can't be lowered for this target, and what to write
+        instead; None if it can."""
         return None
 
     @abstractmethod
-    def compile(self, model: Any, target: Machine, facts: frozenset[Fact], out: Path) -> Lowered:
+    def compile(
+        self, model: Any, target: Machine, facts: frozenset[Fact], out: Path,
+        progress: Say = silent,
+    ) -> Lowered:  # fmt: skip
         """Write the engine's files into the empty folder `out`.
 
         Raises:

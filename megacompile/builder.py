@@ -11,6 +11,7 @@ from megacompile.backendbase import Machine
 from megacompile.bundle import Contents, write_bundle
 from megacompile.cache import Cache, default_root
 from megacompile.errors import SpecError, did_you_mean
+from megacompile.gpus import local_archs, no_gpu_reason
 from megacompile.job.assembly import assemble, build_time
 from megacompile.job.candidates import Workers, all_stored, build_candidates
 from megacompile.job.context import Job, Options, Outcome
@@ -138,15 +139,23 @@ def _read(spec: Path | str | Spec, base: Path | None) -> Loaded:
 
 
 def resolve_target(spec: Spec) -> Machine:
-    """Threads from this process's affinity and cgroup, instruction sets from this CPU.
+    """Threads from this process's affinity and cgroup, instruction sets from this CPU, compute
+    capabilities from the spec or this machine's GPUs.
 
     Raises:
         SpecError: the target asks for what this machine can't check.
     """
-    if spec.target.device == "cuda":
-        raise SpecError(what="device 'cuda' can't be built for yet", where="target.device",
-                        expected="cpu", got="cuda")  # fmt: skip
+    threads = thread_budget() if spec.target.threads == "auto" else spec.target.threads
     here = cpu_isa()
+    if spec.target.device == "cuda":
+        arch = tuple(spec.target.arch or local_archs())
+        if not arch:
+            raise SpecError(what="device 'cuda' needs to know the GPU, and there is none here",
+                            where="target.arch", expected="`arch: [sm_89]` or the like",
+                            got=no_gpu_reason(),
+                            remedy="name the compute capabilities that the engine is for",
+                            )  # fmt: skip
+        return Machine("cuda", threads, tuple(here), arch)
     for name in spec.target.isa or []:
         if name not in here:
             raise SpecError(what=f"this CPU has no '{name}', so nothing could be checked here",
@@ -154,7 +163,6 @@ def resolve_target(spec: Spec) -> Machine:
                             remedy=did_you_mean(name, here) or "build on the target machine",
                             )  # fmt: skip
     isa = tuple(here if spec.target.isa is None else spec.target.isa)
-    threads = thread_budget() if spec.target.threads == "auto" else spec.target.threads
     return Machine("cpu", threads, isa)
 
 

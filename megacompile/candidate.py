@@ -42,7 +42,7 @@ def build_candidate(request: dict[str, Any], send: Send) -> None:
     """
     base = Path(request["base"])
     loaded = load_spec_data(request["spec"], base)
-    machine = Machine(**{**request["machine"], "isa": tuple(request["machine"]["isa"])})
+    machine = Machine.from_dict(request["machine"])
     os.environ.setdefault("OMP_NUM_THREADS", str(machine.threads))
     plan = make_plan(loaded, lambda _: machine, request["quantized"])
     original = Original(**request["original"])

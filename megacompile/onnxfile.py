@@ -19,6 +19,7 @@ from megacompile.tensors import Array, Feeds
 # shape inference and constant folding need them.
 EXTERNAL_BYTES = 1024
 DATA_SUFFIX = ".data"
+CUDA_PROVIDER = "CUDAExecutionProvider"
 # A protobuf message ends at 2 GiB; onnxsim and NNCF pass whole models as one message.
 MESSAGE_LIMIT = 2**31 - 1
 
@@ -178,13 +179,16 @@ class Session:
         return dict(zip(wanted, values, strict=True))
 
 
-def open_session(path: Path, threads: int | None = None, optimization: str = "all") -> Any:
-    """Open a model for execution on this CPU: by ONNX Runtime, or, for bfloat16, OpenVINO.
+def open_session(
+    path: Path, threads: int | None = None, optimization: str = "all", device: str = "cpu"
+) -> Any:
+    """Open a model for execution: on this CPU by ONNX Runtime, or, for bfloat16, OpenVINO; on
+    device cuda by ONNX Runtime's CUDA provider.
 
     Raises:
         ModelError: the runtime refuses the model; its message names the node.
     """
-    if uses_dtype(path, onnx.TensorProto.BFLOAT16):
+    if device == "cpu" and uses_dtype(path, onnx.TensorProto.BFLOAT16):
         # ONNX Runtime's CPU provider has no bfloat16 kernels (microsoft/onnxruntime#28768).
         from megacompile.openvinofile import open_openvino
 
@@ -203,11 +207,20 @@ def open_session(path: Path, threads: int | None = None, optimization: str = "al
         "basic": level.ORT_ENABLE_BASIC, "none": level.ORT_DISABLE_ALL,
     }[optimization]  # fmt: skip
     try:
-        session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        providers = ["CPUExecutionProvider"]
+        if device == "cuda":
+            providers.insert(0, CUDA_PROVIDER)
+        session = ort.InferenceSession(str(path), options, providers=providers)
     except Exception as error:
         raise ModelError(what="ONNX Runtime refuses the model", where=str(path),
                          cause=str(error).splitlines()[0] if str(error) else repr(error),
                          ) from error  # fmt: skip
+    # ONNX Runtime falls back to the CPU with a line in its log when CUDA can't be started.
+    if session.get_providers()[0] != providers[0]:
+        raise ModelError(what=f"ONNX Runtime can't start {providers[0]}", where=str(path),
+                         got=", ".join(session.get_providers()),
+                         remedy="check the CUDA and cuDNN versions that onnxruntime-gpu asks for",
+                         )  # fmt: skip
     # An initializer that is an input too has a default, which callers may override.
     inputs = [*session.get_inputs(), *session.get_overridable_initializers()]
     return Session(session, frozenset(i.name for i in inputs))

@@ -261,9 +261,9 @@ def _route(
     start = _State(0, SOURCE_FORMS[spec.model.kind], source_facts(spec, quantized))
     graph = _reachable(start, passes, traits)
     goals = [s for s in graph if s.layer == len(passes) and s.form in backend.accepts]
-    allowed = [s for s in goals if backend.refusal(s.facts) is None]
+    allowed = [s for s in goals if backend.refusal(s.facts, machine) is None]
     if not allowed:
-        return _clash(start, passes, backend, graph, goals, name, where)
+        return _clash(start, passes, backend, machine, graph, goals, name, where)
     lengths: dict[_State, float] = nx.single_source_dijkstra_path_length(graph, start)
     goal = min(allowed, key=lambda s: (lengths[s], backend.accepts.index(s.form)))
     path: list[_State] = nx.dijkstra_path(graph, start, goal)
@@ -325,12 +325,12 @@ def _why_not(pass_: Pass[Any, Any], state: _State, traits: Traits) -> str | None
 
 
 def _clash(
-    start: _State, passes: list[_PassItem], backend: Backend, graph: nx.DiGraph[_State],
-    goals: list[_State], name: str, where: str,
+    start: _State, passes: list[_PassItem], backend: Backend, machine: Machine,
+    graph: nx.DiGraph[_State], goals: list[_State], name: str, where: str,
 ) -> PlanError:  # fmt: skip
     """Which two steps don't fit together, why, and what to write instead."""
     if goals:
-        reason, remedy = backend.refusal(goals[0].facts) or ("", "")
+        reason, remedy = backend.refusal(goals[0].facts, machine) or ("", "")
         return PlanError(what=f"candidate '{name}' is impossible: {reason}", where=where,
                          remedy=remedy)  # fmt: skip
     last = max(state.layer for state in graph)

@@ -7,8 +7,17 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
-from megacompile.backendbase import Availability, Backend, Lowered, Machine, Runner, precision_of
-from megacompile.backends.torchrunner import TorchRunner
+from megacompile.backendbase import (
+    Availability,
+    Backend,
+    Lowered,
+    Machine,
+    Runner,
+    Say,
+    precision_of,
+    silent,
+)
+from megacompile.backends.torchrunner import TorchRunner, moved, needs_cpu_kernels, torch_on
 from megacompile.errors import BackendError
 from megacompile.forms import Exported, quiet, register_quantized_operators
 from megacompile.passbase import Fact, Traits
@@ -32,8 +41,14 @@ class AOTInductor(Backend):
     def traits(self) -> Traits:
         return Traits(backend=self.name, quantizer="x86-inductor")
 
+    def refusal(self, facts: frozenset[Fact], target: Machine) -> tuple[str, str] | None:
+        return needs_cpu_kernels(facts, target)
+
     def availability(self, target: Machine) -> Availability:
         import shutil
+
+        if target.device == "cuda":
+            return torch_on(target)
 
         if shutil.which("g++") is None and shutil.which("clang++") is None:
             return Availability("AOTInductor needs a C++ compiler, and none is on the PATH",
@@ -41,8 +56,9 @@ class AOTInductor(Backend):
         return wider_than_target(target, "AOTInductor")
 
     def compile(
-        self, model: Exported, target: Machine, facts: frozenset[Fact], out: Path
-    ) -> Lowered:
+        self, model: Exported, target: Machine, facts: frozenset[Fact], out: Path,
+        progress: Say = silent,
+    ) -> Lowered:  # fmt: skip
         import torch
         from torch._inductor import aoti_compile_and_package
 
@@ -50,7 +66,8 @@ class AOTInductor(Backend):
         config: dict[str, Any] = {"freezing": self.freezing, "max_autotune": self.max_autotune}
         try:
             with quiet(), torch.no_grad():
-                aoti_compile_and_package(model.program, package_path=str(out / PACKAGE),
+                program = moved(model.program, target.device)
+                aoti_compile_and_package(program, package_path=str(out / PACKAGE),
                                          inductor_configs=config)  # fmt: skip
         except Exception as error:  # inductor raises whatever its passes raise
             lines = [line for line in str(error).splitlines() if line.strip()]
@@ -58,7 +75,8 @@ class AOTInductor(Backend):
                                cause=f"{type(error).__name__}: {lines[0] if lines else ''}",
                                remedy="use another backend for this variant",
                                ) from error  # fmt: skip
-        return Lowered(precision_of(facts), target.isa, emulated=emulates(facts, target))
+        needs = target.isa if target.device == "cpu" else ()
+        return Lowered(precision_of(facts), needs, emulated=emulates(facts, target))
 
     def load(self, out: Path, target: Machine, signature: Signature) -> Runner:
         import torch
@@ -68,11 +86,13 @@ class AOTInductor(Backend):
         torch.set_num_threads(target.threads)
         with quiet():
             package = aoti_load_package(str(out / PACKAGE))
-        return TorchRunner(package, target.threads, signature)
+        return TorchRunner(package, target.threads, signature, target.device)
 
 
 def emulates(facts: frozenset[Fact], target: Machine) -> bool:
     """Whether a 16-bit float is converted to float32 and back around each operation here."""
+    if target.device == "cuda":
+        return False
     if Fact.BFLOAT16 in facts:
         return not {"avx512_bf16", "amx_bf16"} & set(target.isa)
     return Fact.FLOAT16 in facts and not {"avx512_fp16", "amx_fp16"} & set(target.isa)

@@ -1,4 +1,4 @@
-"""ONNX Runtime's CPU execution provider."""
+"""ONNX Runtime: its CPU execution provider, or CUDA's."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ from megacompile.backendbase import (
     Lowered,
     Machine,
     Runner,
+    Say,
     missing,
     precision_of,
+    silent,
 )
 from megacompile.forms import Onnx
 from megacompile.passbase import Fact, Traits
@@ -47,25 +49,32 @@ class ONNXRuntime(Backend):
         return Traits(backend=self.name, opset=opset)
 
     def availability(self, target: Machine) -> Availability:
+        if target.device == "cuda":
+            return _cuda_availability(target)
         return missing("onnxruntime", extra="all", instead="openvino or aotinductor")
 
-    def refusal(self, facts: frozenset[Fact]) -> tuple[str, str] | None:
-        if Fact.BFLOAT16 in facts:
+    def refusal(self, facts: frozenset[Fact], target: Machine) -> tuple[str, str] | None:
+        if Fact.BFLOAT16 in facts and target.device == "cpu":
             return (
                 "ONNX Runtime's CPU provider has no bfloat16 MatMul",
                 "use float32 there, or openvino or aotinductor for bfloat16",
             )
         return None
 
-    def compile(self, model: Onnx, target: Machine, facts: frozenset[Fact], out: Path) -> Lowered:
+    def compile(
+        self, model: Onnx, target: Machine, facts: frozenset[Fact], out: Path,
+        progress: Say = silent,
+    ) -> Lowered:  # fmt: skip
         model.save(out)
+        if target.device == "cuda":
+            return Lowered(precision_of(facts))
         emulated = Fact.FLOAT16 in facts
         notes = ["float16 is computed in float32 between casts on a CPU"] if emulated else []
         return Lowered(precision_of(facts), int8_isa(facts, target), notes, emulated)
 
     def load(self, out: Path, target: Machine, signature: Signature) -> Runner:
         return _ONNXRuntimeRunner(out / "model.onnx", target.threads, signature,
-                                  self.graph_optimization)  # fmt: skip
+                                  self.graph_optimization, target.device)  # fmt: skip
 
 
 def int8_isa(facts: frozenset[Fact], target: Machine) -> tuple[str, ...]:
@@ -75,11 +84,28 @@ def int8_isa(facts: frozenset[Fact], target: Machine) -> tuple[str, ...]:
     return tuple(name for name in INT8_ISA if name in target.isa)
 
 
+def _cuda_availability(target: Machine) -> Availability:
+    reason = target.absent()
+    if reason is not None:
+        return Availability(f"{reason}: ONNX Runtime's CUDA provider could not be checked",
+                            "build on the target machine, or use tensorrt")  # fmt: skip
+    import onnxruntime as ort
+
+    from megacompile import onnxfile
+
+    if onnxfile.CUDA_PROVIDER not in ort.get_available_providers():
+        return Availability("the installed onnxruntime has no CUDA provider",
+                            "pip install onnxruntime-gpu in place of onnxruntime")  # fmt: skip
+    return Availability()
+
+
 class _ONNXRuntimeRunner(Runner):
-    def __init__(self, path: Path, threads: int, signature: Signature, optimization: str) -> None:
+    def __init__(
+        self, path: Path, threads: int, signature: Signature, optimization: str, device: str
+    ) -> None:
         from megacompile import onnxfile
 
-        self.opened: Any = onnxfile.open_session(path, threads, optimization)
+        self.opened: Any = onnxfile.open_session(path, threads, optimization, device)
         self.signature = signature
 
     def run(self, feeds: Feeds) -> Feeds:

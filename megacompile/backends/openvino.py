@@ -16,8 +16,10 @@ from megacompile.backendbase import (
     Lowered,
     Machine,
     Runner,
+    Say,
     missing,
     precision_of,
+    silent,
 )
 from megacompile.backends.onnxruntime import int8_isa
 from megacompile.errors import BackendError
@@ -45,7 +47,9 @@ class OpenVINO(Backend):
     def availability(self, target: Machine) -> Availability:
         return missing("openvino", extra="openvino", instead="onnxruntime or aotinductor")
 
-    def refusal(self, facts: frozenset[Fact]) -> tuple[str, str] | None:
+    def refusal(self, facts: frozenset[Fact], target: Machine) -> tuple[str, str] | None:
+        if target.device == "cuda":
+            return "OpenVINO does not run on NVIDIA GPUs", "use tensorrt, or device: cpu"
         if Fact.FLOAT16 in facts:
             return (
                 "OpenVINO computes float16 in float32 on a CPU",
@@ -53,7 +57,10 @@ class OpenVINO(Backend):
             )
         return None
 
-    def compile(self, model: Onnx, target: Machine, facts: frozenset[Fact], out: Path) -> Lowered:
+    def compile(
+        self, model: Onnx, target: Machine, facts: frozenset[Fact], out: Path,
+        progress: Say = silent,
+    ) -> Lowered:  # fmt: skip
         import openvino as ov
 
         hint = self.inference_precision

@@ -13,9 +13,18 @@ from typing import Any, ClassVar
 from pydantic import Field
 
 from megacompile import examples
-from megacompile.backendbase import Availability, Backend, Lowered, Machine, Runner, precision_of
+from megacompile.backendbase import (
+    Availability,
+    Backend,
+    Lowered,
+    Machine,
+    Runner,
+    Say,
+    precision_of,
+    silent,
+)
 from megacompile.backends.aotinductor import emulates
-from megacompile.backends.torchrunner import TorchRunner
+from megacompile.backends.torchrunner import TorchRunner, moved, needs_cpu_kernels, torch_on
 from megacompile.errors import BackendError
 from megacompile.forms import Exported
 from megacompile.passbase import Fact, Traits
@@ -39,15 +48,21 @@ class TorchCompile(Backend):
     def traits(self) -> Traits:
         return Traits(backend=self.name, quantizer="x86-inductor")
 
+    def refusal(self, facts: frozenset[Fact], target: Machine) -> tuple[str, str] | None:
+        return needs_cpu_kernels(facts, target)
+
     def availability(self, target: Machine) -> Availability:
+        if target.device == "cuda":
+            return torch_on(target)
         if shutil.which("g++") is None and shutil.which("clang++") is None:
             return Availability("torch.compile needs a C++ compiler, and none is on the PATH",
                                 "apt-get install g++, or use onnxruntime or openvino")  # fmt: skip
         return Availability()
 
     def compile(
-        self, model: Exported, target: Machine, facts: frozenset[Fact], out: Path
-    ) -> Lowered:
+        self, model: Exported, target: Machine, facts: frozenset[Fact], out: Path,
+        progress: Say = silent,
+    ) -> Lowered:  # fmt: skip
         model.save(out)
         with tempfile.TemporaryDirectory() as folder:
             try:
@@ -81,9 +96,10 @@ class TorchCompile(Backend):
         torch.set_num_threads(target.threads)
         with _kernel_folder(folder), torch.no_grad():
             dynamic = None if all(d.fixed for d in model.signature.dims.values()) else True
-            call: Any = torch.compile(model.program.module(), dynamic=dynamic,
+            module = moved(model.program, target.device).module()
+            call: Any = torch.compile(module, dynamic=dynamic,
                                       options={"freezing": self.freezing})  # fmt: skip
-            runner = TorchRunner(call, target.threads, model.signature)
+            runner = TorchRunner(call, target.threads, model.signature, target.device)
             for which in ("typical", "odd"):
                 sizes = examples.sizes(model.signature, which)
                 runner.run(examples.make(model.signature, sizes))

@@ -5,8 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import ClassVar
 
-from megacompile.backendbase import Availability, Backend, Lowered, Machine, Runner, precision_of
-from megacompile.backends.torchrunner import TorchRunner
+from megacompile.backendbase import (
+    Availability,
+    Backend,
+    Lowered,
+    Machine,
+    Runner,
+    Say,
+    precision_of,
+    silent,
+)
+from megacompile.backends.torchrunner import TorchRunner, torch_on
 from megacompile.forms import Scripted
 from megacompile.passbase import Fact
 from megacompile.signature import Signature
@@ -18,14 +27,16 @@ class TorchScript(Backend):
     libraries: ClassVar[tuple[str, ...]] = ("torch",)
 
     def availability(self, target: Machine) -> Availability:
-        return Availability()
+        return torch_on(target)
 
     def compile(
-        self, model: Scripted, target: Machine, facts: frozenset[Fact], out: Path
-    ) -> Lowered:
+        self, model: Scripted, target: Machine, facts: frozenset[Fact], out: Path,
+        progress: Say = silent,
+    ) -> Lowered:  # fmt: skip
         model.save(out)
         return Lowered(precision_of(facts))
 
     def load(self, out: Path, target: Machine, signature: Signature) -> Runner:
         loaded = Scripted.load(out, signature)
-        return TorchRunner(loaded.leaves, target.threads, signature)
+        loaded.module.to(target.device)
+        return TorchRunner(loaded.leaves, target.threads, signature, target.device)

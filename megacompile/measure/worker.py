@@ -11,10 +11,11 @@ from typing import Any
 from megacompile import examples, hooks
 from megacompile.backendbase import Backend, Machine, Runner
 from megacompile.backends.torchrunner import TorchRunner
-from megacompile.bundle import check_samples, load_runner
+from megacompile.bundle import check_samples, here, load_runner
 from megacompile.compiled import CompiledModel
 from megacompile.errors import DataError, ModelError
 from megacompile.forms import Eager, Form, Onnx, quiet
+from megacompile.gpus import process_memory_mb
 from megacompile.instruments.memory import peak_mb, reset_peak
 from megacompile.measure.statistics import metric_from
 from megacompile.original import Original, calibration_hash
@@ -56,7 +57,7 @@ class _Worker:
         if "bundle" in request:
             self.runner, self.signature = load_runner(Path(request["bundle"]), request["threads"])
             cosine = check_samples(Path(request["bundle"]), self.runner.run)
-            self.seed = 0
+            self.seed, self.machine = 0, here(request["threads"])
             self.loaded: dict[str, Any] = {"samples_cosine": cosine}
         else:
             self._load_candidate(request)
@@ -67,7 +68,7 @@ class _Worker:
         spec = load_spec_data(request["spec"], self.base).spec
         assert spec is not None  # the parent has checked it
         self.spec: Spec = spec
-        self.machine = Machine(**{**request["machine"], "isa": tuple(request["machine"]["isa"])})
+        self.machine = Machine.from_dict(request["machine"])
         original = Original(**request["original"])
         self.signature, self.seed = original.signature(spec), spec.seed
         self.runner, self.loaded = self._load(request)
@@ -78,7 +79,7 @@ class _Worker:
         if request["backend"] in ("eager", "torch.compile"):
             form = load_original(self.spec, self.base, self.signature)
             loaded = {"fingerprint": fingerprint(form)} if request.get("confirm") else {}
-            return EagerRunner(form, self.machine.threads,
+            return EagerRunner(form, self.machine,
                                compiled=request["backend"] == "torch.compile"), loaded  # fmt: skip
         backend: Backend = backend_class(request["backend"])(**request["options"])
         return backend.load(Path(request["folder"]), self.machine, self.signature), {}
@@ -107,7 +108,10 @@ class _Worker:
         return {"latencies": taken}
 
     def memory(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Peak resident memory of this process since the point was prepared, in MB."""
+        """Peak memory of this process since the point was prepared, in MB: resident, or on the
+        GPU where the engine runs on one."""
+        if self.machine.device == "cuda":
+            return {"peak_memory_mb": process_memory_mb() or _torch_peak_mb()}
         return {"peak_memory_mb": peak_mb()}
 
     def count(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -126,6 +130,14 @@ class _Worker:
         start = time.perf_counter()
         metrics = evaluate(source, self.base, run)
         return {"metrics": metrics, "seconds": round(time.perf_counter() - start, 3)}
+
+
+def _torch_peak_mb() -> float | None:
+    """What torch's allocator held at most; other libraries' memory is not in it."""
+    import torch
+
+    held = torch.cuda.max_memory_reserved()
+    return round(held / 1e6, 1) if held else None
 
 
 def evaluate(source: Evaluation, base: Path, run: CompiledModel) -> dict[str, dict[str, Any]]:
@@ -180,17 +192,20 @@ def count(form: Form, dims: Mapping[str, int], seed: int) -> dict[str, Any]:
 class EagerRunner(Runner):
     """The unchanged model, as torch runs it; `compiled` wraps it in torch.compile's defaults."""
 
-    def __init__(self, form: Form, threads: int, compiled: bool) -> None:
+    def __init__(self, form: Form, machine: Machine, compiled: bool) -> None:
         import torch
 
-        torch.set_num_threads(threads)
-        self.form = form
+        torch.set_num_threads(machine.threads)
+        self.form, self.device = form, machine.device
         self.signature: Signature = form.signature
         self.inner: Runner | None = None
-        if not isinstance(form, (Eager, Onnx)) or (compiled and isinstance(form, Eager)):
+        if self.device == "cuda" and not isinstance(form, Onnx):
+            form.module.to(self.device)  # type: ignore[attr-defined]
+        on_cpu = isinstance(form, Eager) and not compiled and self.device == "cpu"
+        if not on_cpu and not isinstance(form, Onnx):
             call: Any = form.flat() if isinstance(form, Eager) else form.leaves  # type: ignore[attr-defined]
-            self.inner = TorchRunner(torch.compile(call) if compiled else call, threads,
-                                     form.signature)  # fmt: skip
+            self.inner = TorchRunner(torch.compile(call) if compiled else call, machine.threads,
+                                     form.signature, self.device)  # fmt: skip
 
     def run(self, feeds: Feeds) -> Feeds:
         return (self.inner or self.form).run(feeds)

@@ -168,6 +168,12 @@ AnyInput = Annotated[
 ]
 
 
+Arch = Annotated[
+    str,
+    Field(pattern=r"^sm_[1-9][0-9]{1,2}$", description="a compute capability, e.g. sm_89"),
+]  # fmt: skip
+
+
 class Target(Part):
     device: Literal["cpu", "cuda"] = "cpu"
     threads: Literal["auto"] | Annotated[int, Field(ge=1, le=1024)] = Field(
@@ -176,6 +182,20 @@ class Target(Part):
     isa: list[str] | None = Field(
         None, description="cpu: instruction sets the artifact may need; default: this host's"
     )
+    arch: list[Arch] | None = Field(
+        None, min_length=1, description="cuda: compute capabilities the engine must run on; "
+        "default: this host's GPU"
+    )  # fmt: skip
+
+    @model_validator(mode="after")
+    def _of_the_device(self) -> Target:
+        if self.device == "cuda" and self.isa is not None:
+            raise ValueError("`isa` is for device cpu; a GPU's is `arch`, e.g. [sm_89]")
+        if self.device == "cpu" and self.arch is not None:
+            raise ValueError("`arch` is for device cuda; a CPU's is `isa`, e.g. [avx512_vnni]")
+        if self.arch is not None and len(set(self.arch)) != len(self.arch):
+            raise ValueError("an architecture stands twice in `arch`")
+        return self
 
 
 class Sampled(Part):
