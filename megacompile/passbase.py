@@ -76,12 +76,17 @@ class Result(Generic[Out]):
 
 @dataclass(frozen=True)
 class Traits:
-    """What a backend wants of the passes before it; passes resolve their `auto` by it."""
+    """What a backend wants of the passes before it; passes resolve their `auto` by it.
+
+    `symmetric`: zero points must be 0. `dynamic_ranges`: it takes activations that are quantized
+    by the ranges of each call.
+    """
 
     backend: str
     opset: int | None = None
     symmetric: bool = False
     quantizer: str | None = None
+    dynamic_ranges: bool = True
 
 
 @dataclass

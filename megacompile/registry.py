@@ -22,6 +22,7 @@ BACKENDS: dict[str, str] = {
     "aotinductor": "megacompile.backends.aotinductor:AOTInductor",
     "onnxruntime": "megacompile.backends.onnxruntime:ONNXRuntime",
     "openvino": "megacompile.backends.openvino:OpenVINO",
+    "tensorrt": "megacompile.backends.tensorrt.backend:TensorRT",
     "torch-compile": "megacompile.backends.torch_compile:TorchCompile",
     "torchscript": "megacompile.backends.torchscript:TorchScript",
 }

@@ -34,5 +34,13 @@ class Quantize(Pass[In, Out]):
             return self
         return self.model_copy(update={"symmetric": traits.symmetric})
 
+    def refusal(self, traits: Traits) -> str | None:
+        if self.method == "dynamic" and not traits.dynamic_ranges:
+            return (f"{traits.backend} has no integers by the ranges of each call: write "
+                    "method: static or weight-only")  # fmt: skip
+        if self.method == "static" and self.symmetric is False and traits.symmetric:
+            return f"{traits.backend} refuses zero points: leave symmetric out, or write true"
+        return None
+
     def needs_calibration(self) -> bool:
         return self.method == "static"

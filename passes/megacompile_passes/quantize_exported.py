@@ -28,6 +28,8 @@ class QuantizeExported(Quantize[Exported, Exported]):
     libraries: ClassVar[tuple[str, ...]] = ("torchao",)
 
     def refusal(self, traits: Traits) -> str | None:
+        if reason := super().refusal(traits):
+            return reason
         symmetric = traits.symmetric if self.symmetric == "auto" else self.symmetric
         if not symmetric or self.method == "weight-only":
             return None

@@ -1,0 +1,1 @@
+"""TensorRT: engines for NVIDIA GPUs, built where no GPU is."""

@@ -1,0 +1,144 @@
+"""An ONNX file into one engine for one architecture."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from megacompile import examples
+from megacompile.backends.tensorrt import flavours
+from megacompile.backends.tensorrt.flavours import Flavour
+from megacompile.backends.tensorrt.parsing import (
+    Log,
+    clean,
+    module_paths,
+    parse,
+    refuse,
+    remedy_of,
+    strongly_typed,
+)
+from megacompile.cache import default_root
+from megacompile.errors import BackendError
+from megacompile.signature import Signature
+
+WHICH = ("min", "typical", "max")
+# One phase of a build has thousands of steps: the user sees every twentieth part of each.
+SHOWN_PARTS = 20
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the builder is told. `workspace_mb` is in 10^6 bytes; None leaves TensorRT's default."""
+
+    workspace_mb: float | None
+    optimization_level: int | None
+    timing_cache: bool
+
+
+class EngineBuilder:
+    """One parsed network, from which engines for several architectures are built.
+
+    Raises:
+        BackendError: the parser refuses the model; the first node is named with its module.
+    """
+
+    def __init__(self, flavour: Flavour, path: Path, signature: Signature) -> None:
+        self.flavour, self.path, self.signature = flavour, path, signature
+        self.api = flavours.load(flavour.name)
+        self.log = Log(self.api)
+        self.builder = self.api.Builder(self.log.logger)
+        self.network = self.builder.create_network(strongly_typed(self.api))
+        refusals = parse(self.api, self.network, self.log, path)
+        if refusals:
+            raise refuse(refusals, flavour.name)
+
+    def build(self, arch: str, settings: Settings, progress: Callable[[str], None]) -> bytes:
+        """The serialized engine for one architecture.
+
+        Raises:
+            BackendError: the builder fails; its own last message is the cause.
+        """
+        config = self.builder.create_builder_config()
+        self._profile(config)
+        if self.flavour.cross_builds:
+            config.num_compute_capabilities = 1
+            config.set_compute_capability(flavours.compute_capability(self.api, arch), 0)
+        if settings.workspace_mb is not None:
+            config.set_memory_pool_limit(self.api.MemoryPoolType.WORKSPACE,
+                                         int(settings.workspace_mb * 1e6))  # fmt: skip
+        if settings.optimization_level is not None:
+            config.builder_optimization_level = settings.optimization_level
+        config.progress_monitor = monitor(self.api, lambda text: progress(f"{arch}: {text}"))
+        store = self._timing_cache(config, arch) if settings.timing_cache else None
+        self.log.lines.clear()
+        engine = self.builder.build_serialized_network(self.network, config)
+        if engine is None:
+            raise self._failure(arch)
+        if store is not None:
+            store.parent.mkdir(parents=True, exist_ok=True)
+            store.write_bytes(bytes(config.get_timing_cache().serialize()))
+        return bytes(engine)
+
+    def _profile(self, config: Any) -> None:
+        """One optimization profile: the spec's smallest, typical and largest sizes."""
+        profile = self.builder.create_optimization_profile()
+        tensors = self.signature.tensors
+        sizes = [examples.sizes(self.signature, which) for which in WHICH]  # type: ignore[arg-type]
+        dynamic = 0
+        for index in range(self.network.num_inputs):
+            given = self.network.get_input(index)
+            if -1 not in tuple(given.shape):
+                continue
+            shape = tensors[given.name].shape
+            profile.set_shape(given.name, *(
+                tuple(one[size] if isinstance(size, str) else size for size in shape)
+                for one in sizes))  # fmt: skip
+            dynamic += 1
+        if dynamic:
+            config.add_optimization_profile(profile)
+
+    def _timing_cache(self, config: Any, arch: str) -> Path:
+        """Measured kernel times of earlier builds, per version and architecture."""
+        name = f"{self.api.__version__}-{arch}.timing"
+        store = default_root() / "tensorrt" / name
+        content = store.read_bytes() if store.is_file() else b""
+        config.set_timing_cache(config.create_timing_cache(content), False)
+        return store
+
+    def _failure(self, arch: str) -> BackendError:
+        reason = clean(self.log.lines[-1]) if self.log.lines else "no reason was given"
+        named = re.search(r"'([^']+)'", reason)
+        where = None
+        if named:
+            module = module_paths(self.path).get(named[1])
+            where = f"node '{named[1]}'" + (f" of module '{module}'" if module else "")
+        return BackendError(what=f"{self.flavour.name} can't build an engine for {arch}",
+                            where=where, cause=reason, remedy=remedy_of(reason))  # fmt: skip
+
+
+def monitor(api: Any, say: Callable[[str], None]) -> Any:
+    """TensorRT's own progress, thinned out, as sentences."""
+
+    class Monitor(api.IProgressMonitor):
+        def __init__(self) -> None:
+            api.IProgressMonitor.__init__(self)
+            self.steps: dict[str, int] = {}
+
+        def phase_start(self, name: str, parent: str | None, steps: int) -> None:
+            self.steps[name] = steps
+            if parent is None:
+                say(name.lower())
+
+        def phase_finish(self, name: str) -> None:
+            self.steps.pop(name, None)
+
+        def step_complete(self, name: str, step: int) -> bool:
+            total = self.steps.get(name, 0)
+            if total > 1 and step and step % max(1, total // SHOWN_PARTS) == 0:
+                say(f"{name.lower()}, {step} of {total}")
+            return True
+
+    return Monitor()
