@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict
 
+from megacompile.errors import BackendError
 from megacompile.gpus import local_archs, no_gpu_reason
 from megacompile.passbase import Fact, Traits
 from megacompile.signature import Signature
@@ -69,6 +70,23 @@ class Lowered:
     """The machine computes this precision by converting to a wider one."""
 
 
+@dataclass(frozen=True)
+class Refusal:
+    """One operator that a backend's own parser does not take; `module` is where in the model it
+    came from, if that is known."""
+
+    operator: str
+    node: str
+    module: str | None
+    reason: str
+    remedy: str
+
+    @property
+    def where(self) -> str:
+        path = f" of module '{self.module}'" if self.module else ""
+        return f"node '{self.node}' ({self.operator}){path}"
+
+
 Say = Callable[[str], None]
 
 
@@ -123,6 +141,24 @@ class Backend(BaseModel, ABC):
         Raises:
             BackendError: the compiler refuses the model; the operator is named.
         """
+
+    def check_operators(self, model: Any) -> list[Refusal] | None:
+        """Everything in a model that the backend's parser does not take; None if it has none
+        that can be asked."""
+        return None
+
+    def stale(self, out: Path, target: Machine) -> str | None:
+        """Why an engine that was built elsewhere must be built again for this machine, or None."""
+        return None
+
+    def rebuild(self, out: Path, target: Machine, signature: Signature, progress: Say) -> None:
+        """Build the engine in `out` again for this machine, from the model stored beside it.
+
+        Raises:
+            BackendError: this backend stores none, or the compiler refuses it here.
+        """
+        raise BackendError(what=f"'{self.name}' can't build an engine again",
+                           remedy="run `megacompile build` on this machine")  # fmt: skip
 
     @abstractmethod
     def load(self, out: Path, target: Machine, signature: Signature) -> Runner: ...

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from megacompile.backendbase import Machine
-from megacompile.bundle import Contents, write_bundle
 from megacompile.cache import Cache, default_root
 from megacompile.errors import SpecError, did_you_mean
 from megacompile.gpus import local_archs, no_gpu_reason
@@ -17,11 +16,10 @@ from megacompile.job.candidates import Workers, all_stored, build_candidates
 from megacompile.job.context import Job, Options, Outcome
 from megacompile.job.inspection import forget_original, inspect_original
 from megacompile.job.measuring import evaluate_original, measure
-from megacompile.keys import SAMPLES
+from megacompile.job.products import write_product
 from megacompile.lock import output_lock
 from megacompile.measure.machine import cpu_isa, environment, thread_budget
-from megacompile.original import Original
-from megacompile.plan import make_plan
+from megacompile.plan import Plan, make_plan
 from megacompile.progress import Listener, Progress
 from megacompile.report.model import Report
 from megacompile.report.store import write_report
@@ -29,7 +27,8 @@ from megacompile.source import source_path
 from megacompile.spec.load import Loaded, load_spec, load_spec_data
 from megacompile.spec.models import Spec
 
-EXIT_CODES = {"improved": 0, "no_improvement": 3, "outside_budget": 3, "failed": 4}
+EXIT_CODES = {"improved": 0, "no_improvement": 3, "outside_budget": 3, "failed": 4,
+              "built_not_executed": 0}  # fmt: skip
 
 
 @dataclass
@@ -56,15 +55,22 @@ def build(
     quantized = quantized_source(loaded)
     plan = make_plan(loaded, resolve_target, quantized)
     with output_lock(options.build_dir, plan.spec.name):
-        job = Job(loaded, plan, options, listen or Progress("quiet"), Cache(_store(options)),
-                  environment(plan.target.threads),
-                  plan.spec.model_dump(mode="json", by_alias=True, exclude_unset=True),
-                  quantized)  # fmt: skip
+        job = make_job(loaded, plan, options, listen, quantized)
         try:
             return run(job)
         finally:
             if not options.resume:
                 shutil.rmtree(job.cache.root, ignore_errors=True)
+
+
+def make_job(
+    loaded: Loaded, plan: Plan, options: Options, listen: Listener | None, quantized: bool
+) -> Job:  # fmt: skip
+    """What the steps of a build share."""
+    return Job(loaded, plan, options, listen or Progress("quiet"), Cache(_store(options)),
+               environment(plan.target.threads),
+               plan.spec.model_dump(mode="json", by_alias=True, exclude_unset=True),
+               quantized)  # fmt: skip
 
 
 def _store(options: Options) -> Path:
@@ -90,7 +96,7 @@ def run(job: Job) -> Result:
     if stale:
         return _start_over(job)
     report = assemble(job, original, metric, outcomes, lowered, measured)
-    bundle = write_winner(job, report, outcomes, original)
+    bundle = write_product(job, report, outcomes, lowered, original)
     report.build_seconds = build_time(job, outcomes + lowered)
     path = write_report(report, job.options.report_dir or Path("reports") / job.spec.name)
     return Result(report, path, bundle, _exit_code(report, outcomes))
@@ -100,27 +106,6 @@ def _start_over(job: Job) -> Result:
     job.say("the model has changed since it was recorded: starting over")
     forget_original(job)
     return run(job)
-
-
-def write_winner(
-    job: Job, report: Report, outcomes: list[Outcome], original: Original
-) -> Path | None:
-    """The winner's bundle, copied from the store: no engine runs in this process."""
-    outcome = next((o for o in outcomes if o.plan.name == report.winner), None)
-    if outcome is None or outcome.folder is None or outcome.engine is None:
-        return None
-    job.say(f"writing the bundle of {report.winner}")
-    backend = outcome.plan.backend
-    contents = Contents(
-        name=job.spec.name, candidate=outcome.plan.name, backend=backend.name,
-        options=backend.model_dump(mode="json"), precision=outcome.engine["precision"],
-        needs_isa=tuple(outcome.engine["needs_isa"]), engine=outcome.folder,
-        signature=original.signature(job.spec), spec=job.spec_data,
-        sample_inputs=original.input_sets()[0].feeds,
-        sample_outputs=outcome.folder.parent / SAMPLES, fingerprint=original.fingerprint,
-        points=job.spec.points(), libraries=backend.libraries,
-    )  # fmt: skip
-    return write_bundle(contents, job.options.build_dir / job.spec.name, job.machine)
 
 
 def _exit_code(report: Report, outcomes: list[Outcome]) -> int:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 import shutil
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from megacompile.cache import disk_error, file_sha256
 from megacompile.compare import InputSet, compare
 from megacompile.compiled import CompiledModel
 from megacompile.errors import BundleError, MegacompileError
+from megacompile.gpus import local_archs
 from megacompile.measure.machine import cpu_isa, library_versions, thread_budget
 from megacompile.registry import backend_class
 from megacompile.signature import Signature
@@ -59,36 +61,58 @@ def write_bundle(contents: Contents, folder: Path, machine: Machine) -> Path:
     Raises:
         MegacompileError: the disk is full or the folder can't be written.
     """
-    temporary = folder.with_name(f".{folder.name}-{uuid.uuid4().hex}")
-    try:
-        temporary.mkdir(parents=True)
+    with new_folder(folder) as temporary:
         shutil.copytree(contents.engine, temporary / ENGINE)
         (temporary / SPEC).write_text(json.dumps(contents.spec, indent=2) + "\n")
         save_arrays(temporary / SAMPLE_INPUTS, contents.sample_inputs)
         shutil.copyfile(contents.sample_outputs, temporary / SAMPLE_OUTPUTS)
-        _write_manifest(contents, temporary, machine)
+        manifest = describe(contents.name, machine, contents.signature, contents.fingerprint,
+                            contents.points, contents.libraries)  # fmt: skip
+        manifest["target"]["needs_isa"] = list(contents.needs_isa)
+        manifest |= {"executed": True, "candidate": contents.candidate,
+                     "backend": contents.backend, "options": contents.options,
+                     "precision": contents.precision}  # fmt: skip
+        seal(manifest, temporary)
+    return folder
+
+
+@contextlib.contextmanager
+def new_folder(folder: Path) -> Iterator[Path]:
+    """A temporary folder beside a place, swapped in when its content is complete.
+
+    Raises:
+        MegacompileError: the disk is full or the folder can't be written.
+    """
+    temporary = folder.with_name(f".{folder.name}-{uuid.uuid4().hex}")
+    try:
+        temporary.mkdir(parents=True)
+        yield temporary
         _swap(temporary, folder)
     except OSError as error:
         raise disk_error(error, folder) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-    return folder
 
 
-def _write_manifest(contents: Contents, folder: Path, machine: Machine) -> None:
-    names = sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file())
-    manifest: dict[str, Any] = {
-        "schema": SCHEMA, "megacompile": __version__, "name": contents.name,
-        "candidate": contents.candidate, "backend": contents.backend,
-        "options": contents.options, "precision": contents.precision,
+def describe(
+    name: str, machine: Machine, signature: Signature, fingerprint: str,
+    points: Sequence[Mapping[str, int]], libraries: Sequence[str],
+) -> dict[str, Any]:  # fmt: skip
+    """What the manifests of all bundles say."""
+    return {
+        "schema": SCHEMA, "megacompile": __version__, "name": name,
         "target": {"device": machine.device, "threads": machine.threads,
-                   "needs_isa": list(contents.needs_isa)},
-        "versions": library_versions([*contents.libraries, "numpy"]),
-        "fingerprint": contents.fingerprint,
-        "points": contents.points, "signature": contents.signature.to_dict(),
-        "files": {n: {"bytes": (folder / n).stat().st_size, "sha256": file_sha256(folder / n)}
-                  for n in names},
+                   "arch": list(machine.arch), "needs_isa": []},
+        "versions": library_versions([*libraries, "numpy"]), "fingerprint": fingerprint,
+        "points": list(points), "signature": signature.to_dict(),
     }  # fmt: skip
+
+
+def seal(manifest: dict[str, Any], folder: Path) -> None:
+    """Write the manifest with every file's hash and its own."""
+    names = sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file())
+    manifest["files"] = {n: {"bytes": (folder / n).stat().st_size,
+                             "sha256": file_sha256(folder / n)} for n in names}  # fmt: skip
     manifest["sha256"] = _own_hash(manifest)
     (folder / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n")
 
@@ -158,7 +182,7 @@ def _check_files(folder: Path, files: dict[str, Any]) -> None:
 
 def here(threads: int | None = None, device: str = "cpu") -> Machine:
     """This machine, with a thread budget from affinity and cgroup unless one is given."""
-    return Machine(device, threads or thread_budget(), tuple(cpu_isa()))
+    return Machine(device, threads or thread_budget(), tuple(cpu_isa()), local_archs())
 
 
 def load_runner(folder: Path, threads: int | None = None) -> tuple[Runner, Signature]:
@@ -168,7 +192,16 @@ def load_runner(folder: Path, threads: int | None = None) -> tuple[Runner, Signa
         BundleError: damaged, incomplete, for other hardware, or for other library versions.
     """
     manifest = read_manifest(folder)
-    machine = here(threads)
+    machine = here(threads, manifest["target"]["device"])
+    if not manifest.get("executed", True):
+        raise BundleError(what="the bundle was built for other hardware and never executed",
+                          where=str(folder), got=", ".join(manifest["target"]["arch"]),
+                          remedy="run `megacompile finish BUNDLE` on the target machine first",
+                          )  # fmt: skip
+    if machine.absent():
+        raise BundleError(what="the bundle's engine runs on an NVIDIA GPU", where=str(folder),
+                          got=machine.absent(), remedy="load it on the target machine",
+                          )  # fmt: skip
     lacking = [name for name in manifest["target"]["needs_isa"] if name not in machine.isa]
     if lacking:
         raise BundleError(

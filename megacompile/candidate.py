@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,9 @@ def serve(requests: Iterator[dict[str, Any]], send: Send) -> None:
             import torch  # noqa: F401
 
             continue
+        if request.get("check_operators"):
+            send({"event": "done", "refused": refused_operators(request, send)})
+            continue
         build_candidate(request, send)
         send({"event": "done"})
 
@@ -40,6 +44,28 @@ def build_candidate(request: dict[str, Any], send: Send) -> None:
     Raises:
         MegacompileError: the step that failed is known to the parent from the last event.
     """
+    run = prepare(request, send)
+    run.run_steps()
+    record, _ = lower(run)
+    send(
+        {
+            "event": "engine",
+            "key": run.keys[-1],
+            "record": record.model_dump(mode="json", by_alias=True),
+        }
+    )
+
+
+def refused_operators(request: dict[str, Any], send: Send) -> list[dict[str, Any]] | None:
+    """Run all steps of a candidate and ask its backend's parser; nothing is lowered."""
+    run = prepare(request, send)
+    run.run_steps()
+    found = run.plan.backend.check_operators(run.form())
+    return None if found is None else [asdict(one) for one in found]
+
+
+def prepare(request: dict[str, Any], send: Send) -> CandidateRun:
+    """The candidate of a request, its instruments around every step, its events on their way."""
     base = Path(request["base"])
     loaded = load_spec_data(request["spec"], base)
     machine = Machine.from_dict(request["machine"])
@@ -60,7 +86,7 @@ def build_candidate(request: dict[str, Any], send: Send) -> None:
     def on_step(record: Step) -> None:
         send({"event": "step", "record": record.model_dump(mode="json", by_alias=True)})
 
-    run = CandidateRun(
+    return CandidateRun(
         plan=chosen, spec=plan.spec, base=base, machine=machine, original=original,
         cache=Cache(Path(request["cache"])), instruments=instruments, sets=sets,
         on_start=lambda step: send({"event": "doing", "what": f"step '{step}'", "step": step}),
@@ -68,15 +94,6 @@ def build_candidate(request: dict[str, Any], send: Send) -> None:
         on_progress=lambda message: send({"event": "progress", "message": message}),
         verify_each=request["verify_each"],
     )  # fmt: skip
-    run.run_steps()
-    record, _ = lower(run)
-    send(
-        {
-            "event": "engine",
-            "key": run.keys[-1],
-            "record": record.model_dump(mode="json", by_alias=True),
-        }
-    )
 
 
 def _find(name: str, candidates: tuple[CandidatePlan, ...], variant: str) -> CandidatePlan:

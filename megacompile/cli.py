@@ -65,6 +65,9 @@ def parser() -> argparse.ArgumentParser:
     one = command("plan", "show the steps of every candidate without running them")
     one.add_argument("spec", nargs="+")
     one.add_argument("--json", action="store_true")
+    one.add_argument("--check-operators", action="store_true", help="run the passes, and the "
+                     "backends' own parsers over the result: what would they not take?",
+                     )  # fmt: skip
     one = command("validate", "check specs, and say nothing else")
     one.add_argument("spec", nargs="+")
     command("schema", "print the JSON schema of specs, with all installed passes' options")
@@ -83,6 +86,11 @@ def parser() -> argparse.ArgumentParser:
     one.add_argument("bundle")
     one.add_argument("--seconds", type=float, default=20.0, help="time limit of each point")
     one.add_argument("--json", action="store_true")
+    one = command("finish", "verify, measure and judge a bundle on the hardware it was built for")
+    one.add_argument("bundle")
+    one.add_argument("--report-dir", help="the report's folder; default: reports/NAME")
+    one.add_argument("--seconds", type=float, help="time limit of each point; default: the spec's")
+    one.add_argument("--json", action="store_true", help="one JSON event per line")
     one = command("report", "write a report's HTML and Markdown again from its JSON")
     one.add_argument("report", help="report.json or its folder")
     one.add_argument("--output", "-o", help="another folder")

@@ -6,9 +6,13 @@ import json
 import sys
 from argparse import Namespace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from megacompile.errors import MegacompileError, SpecError
+
+if TYPE_CHECKING:
+    from megacompile.progress import Progress
+    from megacompile.report.model import Report
 
 
 def out(text: str) -> None:
@@ -16,12 +20,9 @@ def out(text: str) -> None:
 
 
 def build(arguments: Namespace) -> int:
-    from rich.console import Console
-
     from megacompile.builder import build as run
     from megacompile.job.context import Options
     from megacompile.progress import Progress
-    from megacompile.report.terminal import render_terminal
 
     options = Options(
         build_dir=Path(arguments.build_dir),
@@ -32,22 +33,49 @@ def build(arguments: Namespace) -> int:
     progress = Progress("json" if arguments.json else "auto")
     with progress.running():
         result = run(Path(arguments.spec), options, progress)
+    return _conclude(arguments, progress, result.report, result.report_path, result.bundle,
+                     result.exit_code)  # fmt: skip
+
+
+def finish(arguments: Namespace) -> int:
+    from megacompile.builder import EXIT_CODES
+    from megacompile.finish import finish as run
+    from megacompile.progress import Progress
+
+    progress = Progress("json" if arguments.json else "auto")
+    with progress.running():
+        found = run(Path(arguments.bundle),
+                    Path(arguments.report_dir) if arguments.report_dir else None,
+                    lambda message: progress("say", message=message),
+                    arguments.seconds)  # fmt: skip
+    return _conclude(arguments, progress, found.report, found.report_path, found.bundle,
+                     EXIT_CODES[found.report.verdict])  # fmt: skip
+
+
+def _conclude(
+    arguments: Namespace, progress: Progress, report: Report, path: Path, bundle: Path | None,
+    exit_code: int,
+) -> int:  # fmt: skip
+    """Say how a build ended and where its files are."""
+    from rich.console import Console
+
+    from megacompile.report.terminal import render_terminal
+
     if arguments.json:
-        progress("result", verdict=result.report.verdict, winner=result.report.winner,
-                 report=str(result.report_path), exit_code=result.exit_code,
-                 bundle=str(result.bundle) if result.bundle else None)  # fmt: skip
-        return result.exit_code
-    console = Console(soft_wrap=False)
-    console.print(render_terminal(result.report))
-    out(f"report: {result.report_path.with_suffix('.html')}")
-    if result.bundle:
-        out(f"bundle: {result.bundle}")
-    return result.exit_code
+        progress("result", verdict=report.verdict, winner=report.winner, report=str(path),
+                 exit_code=exit_code, bundle=str(bundle) if bundle else None)  # fmt: skip
+        return exit_code
+    Console(soft_wrap=False).print(render_terminal(report))
+    out(f"report: {path.with_suffix('.html')}")
+    if bundle:
+        out(f"bundle: {bundle}")
+    return exit_code
 
 
 def plan(arguments: Namespace) -> int:
     from megacompile.builder import quantized_source, resolve_target
     from megacompile.cache import Cache, default_root
+    from megacompile.operators import operators_refused
     from megacompile.plan import make_plan
     from megacompile.planview import plan_as_data, render_plan, stored_steps
     from megacompile.spec.load import load_spec
@@ -62,8 +90,13 @@ def plan(arguments: Namespace) -> int:
         except MegacompileError as error:
             problems.append(error)
             continue
-        out(json.dumps(plan_as_data(found, stored), indent=2) if arguments.json
-            else render_plan(found, stored))  # fmt: skip
+        refused = operators_refused(loaded, found) if arguments.check_operators else None
+        if arguments.json:
+            out(json.dumps(plan_as_data(found, stored, refused), indent=2))
+        else:
+            out(render_plan(found, stored, refused))
+        if any(refused.values() if refused else ()):
+            status = 4
     for problem in problems:
         print(problem, file=sys.stderr)
         status = problem.exit_code

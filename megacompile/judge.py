@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from megacompile.measure.rounds import EngineTimes
-from megacompile.measure.session import Measured
+from megacompile.measure.session import AGAIN, Measured
 from megacompile.measure.statistics import (
     AAResult,
     RatioInterval,
+    aa_check,
     paired_ratio,
     percentiles,
     relative_drop,
@@ -16,6 +18,7 @@ from megacompile.measure.statistics import (
     thin,
 )
 from megacompile.report.model import (
+    AACheck,
     Baseline,
     Candidate,
     Gate,
@@ -30,10 +33,74 @@ from megacompile.spec.models import Budget
 Sizes = Mapping[str, int]
 
 
-def points_of(
-    measured: Measured, points: Sequence[Sizes], batch: Sequence[int],
-    baseline: Measured | None, checks: Sequence[AAResult | None],
-) -> list[Point]:  # fmt: skip
+@dataclass(frozen=True)
+class Race:
+    """What every engine of one race is judged by.
+
+    `points` are the sizes, `batch` the samples of one call at each, `first` the baseline that
+    speed-ups are quoted against, `checks` its A/A checks.
+    """
+
+    points: Sequence[Sizes]
+    batch: Sequence[int]
+    first: Measured | None
+    checks: Sequence[AAResult | None]
+
+    @classmethod
+    def of(
+        cls, points: Sequence[Sizes], batch: Sequence[int], first: Measured | None,
+        measured: Mapping[str, Measured],
+    ) -> Race:  # fmt: skip
+        """The race of what was measured; the first baseline ran under a second name too."""
+        again = measured.get(first.contestant.name + AGAIN) if first else None
+        checks: list[AAResult | None] = [None for _ in points]
+        if first is not None and again is not None:
+            checks = [aa_check(a.block_medians_ms, b.block_medians_ms)
+                      for a, b in zip(first.times, again.times, strict=False)]  # fmt: skip
+        return cls(points, batch, first, checks)
+
+    @property
+    def check(self) -> AAResult | None:
+        """The A/A check of the first point."""
+        return self.checks[0] if self.checks else None
+
+
+def judge_baseline(race: Race, baseline: Baseline, one: Measured | None) -> None:
+    """Fill in a baseline's figures."""
+    if one is not None and one.error is None:
+        against = race.first if one is not race.first else None
+        baseline.points = points_of(one, race, against)
+
+
+def judge_candidate(
+    race: Race, budget: Budget, candidate: Candidate, one: Measured | None,
+    rival: Measured | None, original: Mapping[str, Metric],
+) -> None:  # fmt: skip
+    """Fill in a built candidate's figures, and hold it against the budget.
+
+    `rival` is the best baseline, `original` the unchanged model's metric.
+    """
+    if candidate.status != "built" or (candidate.executed and (one is None or race.first is None)):
+        return
+    if one is not None and race.first is not None:
+        candidate.points = points_of(one, race, race.first)
+        if rival is not None and one.times and (race.check is None or race.check.passed):
+            candidate.versus_best_baseline = ratio_of(rival.times[0], one.times[0])
+    candidate.gates = gates_of(budget, candidate, original)
+    failed = [gate.name for gate in candidate.gates if not gate.passed]
+    if failed:
+        candidate.status = "outside_budget"
+        candidate.reason = "outside the budget in " + ", ".join(failed)
+
+
+def aa_record(check: AAResult | None) -> AACheck | None:
+    if check is None:
+        return None
+    return AACheck(ratio=check.ratio, low=check.low, high=check.high, passed=check.passed,
+                   note=check.note)  # fmt: skip
+
+
+def points_of(measured: Measured, race: Race, baseline: Measured | None) -> list[Point]:
     """The record of every point that was raced. Speed-ups are withheld where the A/A check of
     that point failed."""
     found = []
@@ -42,16 +109,17 @@ def points_of(
             continue
         taken = percentiles(times.latencies_ms)
         speedup = None
-        check = checks[number] if number < len(checks) else None
+        check = race.checks[number] if number < len(race.checks) else None
         if baseline is not None and (check is None or check.passed):
             speedup = ratio_of(baseline.times[number], times)
         memory = measured.memory[number] if number < len(measured.memory) else None
         found.append(Point(
-            dims=dict(points[number]),
+            dims=dict(race.points[number]),
             latency_ms=Latency(p50=taken.p50, p95=taken.p95, p99=taken.p99, mean=taken.mean,
                                count=taken.count),
             histogram=[round(v, 5) for v in thin(times.latencies_ms)],
-            throughput=1000 * batch[number] / taken.p50, speedup=speedup, peak_memory_mb=memory,
+            throughput=1000 * race.batch[number] / taken.p50, speedup=speedup,
+            peak_memory_mb=memory,
         ))  # fmt: skip
     return found
 
@@ -81,6 +149,8 @@ def gates_of(budget: Budget, candidate: Candidate, original: Mapping[str, Metric
     if budget.size_mb is not None:
         size = candidate.size_bytes / 1e6 if candidate.size_bytes is not None else None
         gates.append(_most("size_mb", budget.size_mb, size))
+    if not candidate.executed:
+        return gates  # time and memory are judged where the engine can run
     # Without a speed-up (the A/A check failed) there is nothing to hold against the limit; no
     # winner is named then.
     if budget.speedup is not None and first is not None and first.speedup is not None:
@@ -129,6 +199,9 @@ def choose(
 ) -> tuple[Verdict, str | None, str]:
     """Verdict, winner, and the verdict in one sentence."""
     inside = [c for c in candidates if c.status == "built" and c.points]
+    waiting = [c for c in candidates if c.status == "built" and not c.executed]
+    if waiting and not inside:
+        return "built_not_executed", None, _waiting_sentence(waiting)
     if check is not None and not check.passed and inside:
         return "no_improvement", None, f"No speed-up is claimed: {check.note}."
     if not inside:
@@ -189,6 +262,15 @@ def _winner_sentence(
     changes = [f"{n} {original[n].value:.4g} to {m.value:.4g}"
                for n, m in best.metric.items() if n in original]  # fmt: skip
     return text + (f"; {', '.join(changes)}" if changes else "") + "."
+
+
+def _waiting_sentence(waiting: Sequence[Candidate]) -> str:
+    first, count = waiting[0], len(waiting)
+    some = f"{first.name} is" if count == 1 else f"{count} candidates are"
+    return (
+        f"{some} built and not executed: this machine is not the target. The models they were "
+        "built from are verified; `megacompile finish` on the target measures and judges."
+    )
 
 
 def _outside_sentence(outside: Sequence[Candidate]) -> str:

@@ -75,7 +75,7 @@ def engine_key(before: str, backend: Backend, machine: Machine) -> str:
     file = Path(inspect.getfile(type(backend)))
     return key_of("engine", before, backend.name, backend.model_dump(mode="json"),
                   package_hash(file.parent), versions(backend.libraries), machine.isa,
-                  machine.threads, machine.device, machine.arch)  # fmt: skip
+                  machine.threads, machine.device, machine.arch, machine.absent())  # fmt: skip
 
 
 def keys_of(plan: CandidatePlan, spec: Spec, original: Original, machine: Machine) -> list[str]:

@@ -25,6 +25,8 @@ from megacompile.spec.positions import Path as DataPath
 SOURCE_FORMS = {"python": "Eager", "onnx": "Onnx", "exported": "Eager",
                 "torchscript": "Scripted"}  # fmt: skip
 EAGER_BASELINES = ("eager", "torch.compile")
+# What is evaluated on this CPU in place of an engine for other hardware.
+LAST_FORM = "the ONNX file"
 
 
 @dataclass(frozen=True)

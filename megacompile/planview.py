@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from megacompile.backendbase import Refusal
 from megacompile.cache import Cache
 from megacompile.job.inspection import original_key
 from megacompile.keys import keys_of
@@ -14,14 +15,19 @@ from megacompile.original import read_record
 from megacompile.plan import CandidatePlan, Plan, PlannedStep
 from megacompile.spec.models import Spec
 
+Refused = dict[str, list[Refusal]]
 
-def plan_as_data(plan: Plan, cached: dict[str, list[bool]] | None = None) -> dict[str, Any]:
-    """The plan for machines: candidates with their steps, baselines, target."""
+
+def plan_as_data(
+    plan: Plan, cached: dict[str, list[bool]] | None = None, refused: Refused | None = None
+) -> dict[str, Any]:
+    """The plan for machines: candidates with their steps, baselines, target; `refused` are the
+    operators that backends were asked about."""
     known = cached or {}
     return {
         "name": plan.spec.name,
         "target": {"device": plan.target.device, "threads": plan.target.threads,
-                   "isa": list(plan.target.isa)},
+                   "isa": list(plan.target.isa), "arch": list(plan.target.arch)},
         "baselines": list(plan.baselines),
         "candidates": [
             {"name": c.name, "effect": c.effect.value, "facts": sorted(f.value for f in c.facts),
@@ -30,7 +36,9 @@ def plan_as_data(plan: Plan, cached: dict[str, list[bool]] | None = None) -> dic
                         "effect": s.pass_.promised().value,
                         "options": s.pass_.model_dump(mode="json", exclude_defaults=True)}
                        for s in c.steps],
-             "stored": known.get(c.name, [False] * (len(c.steps) + 1))}
+             "stored": known.get(c.name, [False] * (len(c.steps) + 1)),
+             "refused": None if refused is None or c.name not in refused else
+                        [asdict(one) for one in refused[c.name]]}
             for c in plan.candidates
         ],
     }  # fmt: skip
@@ -58,12 +66,17 @@ def stored_steps(plan: Plan, base: Path, cache: Cache) -> dict[str, list[bool]]:
             for c in plan.candidates if c.unavailable is None}  # fmt: skip
 
 
-def render_plan(plan: Plan, cached: dict[str, list[bool]] | None = None) -> str:
+def render_plan(
+    plan: Plan, cached: dict[str, list[bool]] | None = None, refused: Refused | None = None
+) -> str:
     """The plan for people: `+` marks what the planner inserted; stored steps are named so."""
+    arch = f" ({', '.join(plan.target.arch)})" if plan.target.arch else ""
     lines = [f"{plan.spec.name}: {len(plan.candidates)} candidates on "
-             f"{plan.target.device}, {plan.target.threads} threads"]  # fmt: skip
+             f"{plan.target.device}{arch}, {plan.target.threads} threads"]  # fmt: skip
     for candidate in plan.candidates:
         lines += _candidate(candidate, (cached or {}).get(candidate.name, []))
+        if refused is not None and candidate.name in refused:
+            lines += _operators(candidate, refused[candidate.name])
     lines.append("baselines: " + ", ".join(plan.baselines))
     lines.append("(+ inserted by the planner)")
     return "\n".join(lines)
@@ -82,6 +95,15 @@ def _candidate(candidate: CandidatePlan, cached: list[bool]) -> list[str]:
     options = candidate.backend.model_dump(mode="json", exclude_defaults=True)
     shown = f" {json.dumps(options)}" if options else ""
     lines.append(f"      {candidate.backend.name}{shown} -> engine{stored}")
+    return lines
+
+
+def _operators(candidate: CandidatePlan, refused: list[Refusal]) -> list[str]:
+    if not refused:
+        return [f"      {candidate.backend.name} takes every operator"]
+    lines = [f"      {candidate.backend.name} does not take {len(refused)} nodes:"]
+    for one in refused:
+        lines += [f"        {one.where}: {one.reason}", f"          to do: {one.remedy}"]
     return lines
 
 

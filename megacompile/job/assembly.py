@@ -15,11 +15,10 @@ from megacompile.ceiling import ceiling_of
 from megacompile.errors import MegacompileError
 from megacompile.job.context import Job, Outcome
 from megacompile.job.measuring import metrics_of
-from megacompile.measure.session import AGAIN, Measured
-from megacompile.measure.statistics import AAResult, aa_check
+from megacompile.measure.session import Measured
+from megacompile.measure.statistics import AAResult
 from megacompile.original import Original
 from megacompile.report.model import (
-    AACheck,
     Baseline,
     BuildTime,
     Candidate,
@@ -29,6 +28,7 @@ from megacompile.report.model import (
     Report,
     Source,
 )
+from megacompile.spec.models import batch_of
 
 
 def assemble(
@@ -38,35 +38,21 @@ def assemble(
     """The whole report but for `build_seconds`. The first baseline carries the original's metric:
     it is the same model."""
     points = job.spec.points()
-    batch = [_batch(job, point) for point in points]
     names = [n for n in job.plan.baselines if n in measured]
     first = measured[names[0]] if names else None
-    checks = _checks(job, first, measured)
+    race = judge.Race.of(points, [batch_of(job.spec.tensors(), p) for p in points], first, measured)
     baselines = []
     for name in job.plan.baselines:
         plain = next((o for o in lowered if o.plan.backend.name == name), None)
-        baselines.append(_baseline(name, plain, measured.get(name)))
-        one = measured.get(name)
-        if one is not None and one.error is None:
-            against = first if one is not first else None
-            baselines[-1].points = judge.points_of(one, points, batch, against, checks)
+        baselines.append(_baseline(job, name, plain, measured.get(name)))
+        judge.judge_baseline(race, baselines[-1], measured.get(name))
     baselines[0].metric = metric
     candidates = [_candidate(job, o, measured.get(o.plan.name)) for o in outcomes]
-    rival = judge.best_baseline(baselines)
+    best = judge.best_baseline(baselines)
     for candidate in candidates:
-        one = measured.get(candidate.name)
-        if candidate.status != "built" or one is None or first is None:
-            continue
-        candidate.points = judge.points_of(one, points, batch, first, checks)
-        if rival is not None and one.times and (checks[0] is None or checks[0].passed):
-            candidate.versus_best_baseline = judge.ratio_of(
-                measured[rival.name].times[0], one.times[0])  # fmt: skip
-        candidate.gates = judge.gates_of(job.spec.budget, candidate, metric)
-        failed = [g.name for g in candidate.gates if not g.passed]
-        if failed:
-            candidate.status = "outside_budget"
-            candidate.reason = "outside the budget in " + ", ".join(failed)
-    check = checks[0] if checks else None
+        judge.judge_candidate(race, job.spec.budget, candidate, measured.get(candidate.name),
+                              measured[best.name] if best else None, metric)  # fmt: skip
+    check = race.check
     verdict, winner, sentence = judge.choose(candidates, baselines, check)
     chosen = next((c for c in candidates if c.name == winner), None)
     return Report(
@@ -79,9 +65,8 @@ def assemble(
                       operations=job.needs.get("operations"),
                       bytes_moved=job.needs.get("bytes_moved")),
         spec=job.spec_data, baselines=baselines, candidates=candidates,
-        aa_check=AACheck(ratio=check.ratio, low=check.low, high=check.high,
-                         passed=check.passed, note=check.note) if check else None,
-        ceiling=_ceiling(job, original, chosen) if measured else None,
+        aa_check=judge.aa_record(check),
+        ceiling=_ceiling(job, original, chosen) if first and job.machine.device == "cpu" else None,
         provenance=_provenance(job),
     )  # fmt: skip
 
@@ -89,24 +74,6 @@ def assemble(
 def _ceiling(job: Job, original: Original, winner: Candidate | None) -> Ceiling:
     with job.clock.part("measuring"):
         return ceiling_of(job.needs, winner, job.machine, job.cache, job.say)
-
-
-def _checks(
-    job: Job, first: Measured | None, measured: dict[str, Measured]
-) -> list[AAResult | None]:
-    again = measured.get(first.contestant.name + AGAIN) if first else None
-    if first is None or again is None:
-        return [None for _ in job.spec.points()]
-    return [aa_check(a.block_medians_ms, b.block_medians_ms)
-            for a, b in zip(first.times, again.times, strict=False)]  # fmt: skip
-
-
-def _batch(job: Job, point: dict[str, int]) -> int:
-    """Entries of the first input's first axis at a point: what throughput counts."""
-    shape = next(iter(job.spec.tensors().values())).shape
-    if not shape:
-        return 1
-    return point[shape[0]] if isinstance(shape[0], str) else shape[0]
 
 
 def _candidate(job: Job, outcome: Outcome, measured: Measured | None) -> Candidate:
@@ -126,7 +93,7 @@ def _candidate(job: Job, outcome: Outcome, measured: Measured | None) -> Candida
         found.status, found.reason, found.remedy = "failed", _reason(error), error.remedy
         found.failed_step = outcome.failed_step or "measuring"
     if outcome.engine is not None and outcome.folder is not None:
-        found.precision = outcome.engine["precision"]
+        found.precision, found.executed = outcome.engine["precision"], outcome.engine["executed"]
         if outcome.engine["emulated"]:
             found.notes.append(f"{found.precision} is emulated on this CPU")
         files = [f for f in outcome.folder.rglob("*") if f.is_file()]
@@ -180,15 +147,19 @@ def build_time(job: Job, outcomes: list[Outcome]) -> BuildTime:
                      own=own)  # fmt: skip
 
 
-def _baseline(name: str, plain: Outcome | None, measured: Measured | None) -> Baseline:
+def _baseline(
+    job: Job, name: str, plain: Outcome | None, measured: Measured | None
+) -> Baseline:  # fmt: skip
     found = Baseline(name=name, precision="float32")
     error = (plain.error if plain else None) or (measured.error if measured else None)
     if plain is not None and plain.plan.unavailable:
         found.status, found.reason = "unavailable", plain.plan.unavailable
     elif error is not None:
         found.status, found.reason = "failed", _reason(error)
+    elif plain is None and measured is None:
+        found.status, found.reason = "unavailable", job.machine.absent()
     if plain is not None and plain.engine is not None and plain.lowering is not None:
-        found.precision = plain.engine["precision"]
+        found.precision, found.executed = plain.engine["precision"], plain.engine["executed"]
         found.size_bytes = plain.lowering.size_bytes
     if measured is not None:
         found.load_seconds = measured.loaded.get("load_seconds")

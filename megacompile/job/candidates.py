@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 from megacompile.errors import MegacompileError
 from megacompile.job.context import Job, Outcome
@@ -102,15 +103,20 @@ def _from_engine(job: Job, outcome: Outcome, key: str) -> None:
         outcome.engine, outcome.folder = entry.record, entry.folder / FORM
 
 
-def _in_process(job: Job, outcome: Outcome, original: Original, workers: Workers) -> None:
-    plan = outcome.plan
-    request = {
+def request_of(job: Job, plan: CandidatePlan, original: Original) -> dict[str, Any]:
+    """What a worker is told of one candidate."""
+    return {
         "spec": job.spec_data, "base": str(job.base), "cache": str(job.cache.root),
         "machine": dataclasses.asdict(job.machine), "quantized": job.quantized,
         "original": original.to_dict(), "candidate": plan.name, "variant": plan.variant,
         "dump": str(job.options.dump) if job.options.dump else None,
         "verify_each": job.options.verify_each,
     }  # fmt: skip
+
+
+def _in_process(job: Job, outcome: Outcome, original: Original, workers: Workers) -> None:
+    plan = outcome.plan
+    request = request_of(job, plan, original)
     name = plan.name if plan.variant else f"baseline {plan.name}"
     step = "starting"
     with workers.take(name) as worker:

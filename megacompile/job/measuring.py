@@ -10,7 +10,7 @@ from megacompile.errors import MegacompileError
 from megacompile.job.context import Job, Outcome
 from megacompile.measure.session import AGAIN, Contestant, Measured, Session
 from megacompile.original import Original
-from megacompile.plan import EAGER_BASELINES
+from megacompile.plan import EAGER_BASELINES, LAST_FORM
 from megacompile.report.model import Metric
 
 
@@ -23,6 +23,8 @@ def measure(
     built = [o for o in outcomes if o.folder is not None]
     if not built:
         return {}, False
+    if job.machine.absent():
+        return _evaluate_last_forms(job, original, built, remembered)
     contestants = _baselines(job, lowered)
     contestants += [_contestant(o, o.plan.name) for o in built]
     start, evaluating = time.perf_counter(), job.clock.evaluation
@@ -71,13 +73,35 @@ def evaluate_original(
     return metrics_of(loaded), False
 
 
+def _evaluate_last_forms(
+    job: Job, original: Original, built: list[Outcome], remembered: bool
+) -> tuple[dict[str, Measured], bool]:  # fmt: skip
+    """The user's metric where no engine can run: on the ONNX file each was built from, by this
+    CPU. Nothing is timed."""
+    with job.clock.part("evaluation"), _session(job, original) as session:
+        if remembered:
+            source = session.load(Contestant("the original", EAGER_BASELINES[0], confirm=True))
+            if source.error is None and _changed(job, source.loaded, original):
+                return {}, True
+        if job.spec.data.evaluation is None:
+            return {}, False
+        for outcome in built:
+            name = outcome.plan.name
+            session.load(Contestant(name, LAST_FORM, folder=str(outcome.folder)))
+            session.evaluate(name)
+        return {o.plan.name: session.measured[o.plan.name] for o in built}, False
+
+
 def metrics_of(measured: Measured) -> dict[str, Metric]:
     return {name: Metric(**value) for name, value in measured.metrics.items()}
 
 
 def _session(job: Job, original: Original) -> Session:
+    machine = (
+        dataclasses.replace(job.machine, device="cpu") if job.machine.absent() else job.machine
+    )
     common = {"spec": job.spec_data, "base": str(job.base),
-              "machine": dataclasses.asdict(job.machine),
+              "machine": dataclasses.asdict(machine),
               "original": original.to_dict()}  # fmt: skip
     return Session(common, job.logs / "measure", job.machine.threads, job.say)
 

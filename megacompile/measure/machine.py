@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
+from megacompile.gpus import gpus
 from megacompile.report.model import Environment
 
 PROC: Final = Path("/proc")
@@ -28,7 +29,7 @@ KNOWN_ISA: Final = (
 
 LIBRARIES: Final = (
     "megacompile", "torch", "torchao", "onnx", "onnxruntime", "onnxscript", "openvino", "nncf",
-    "executorch", "numpy",
+    "executorch", "numpy", "tensorrt-rtx-cu13-bindings", "tensorrt",
 )  # fmt: skip
 
 # libgomp counts turns of a loop, not time: some 5 ms on an EPYC, where the default (300,000)
@@ -103,6 +104,7 @@ def environment(
         cores=os.cpu_count() or 1,
         threads=threads,
         memory_mb=memory_mb(proc, cgroups),
+        gpus=[f"{gpu.name} ({gpu.arch}, driver {gpu.driver})" for gpu in gpus()],
         system=f"{platform.system()} {platform.release()}",
         python=platform.python_version(),
         versions=library_versions(libraries),

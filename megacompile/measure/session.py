@@ -18,7 +18,8 @@ AGAIN = " (again)"
 
 @dataclass(frozen=True)
 class Contestant:
-    """What a worker is asked to load. `backend` is a backend's name, eager, or torch.compile."""
+    """What a worker is asked to load. `backend` is a backend's name, eager, torch.compile, or
+    LAST_FORM: the ONNX file in `folder`, run on this CPU."""
 
     name: str
     backend: str
@@ -101,6 +102,21 @@ class Session:
             measured.metrics = self.workers[name].ask({"operation": "evaluate"})["metrics"]
         except MegacompileError as error:
             self._drop(measured, error)
+
+    def verify(self, name: str, effect: str, dtype: str, samples: str) -> dict[str, Any] | None:
+        """Hold an engine of an unfinished bundle to its promise; its answers to the first stored
+        set are written to `samples`. None if it failed: the contestant has the error."""
+        measured = self.measured[name]
+        if measured.error is not None:
+            return None
+        try:
+            answer = self.workers[name].ask({"operation": "verify", "effect": effect,
+                                             "dtype": dtype, "samples": samples})  # fmt: skip
+        except MegacompileError as error:
+            self._drop(measured, error)
+            return None
+        found: dict[str, Any] = answer["error_record"]
+        return found
 
     def count(self, name: str, dims: Mapping[str, int]) -> dict[str, Any]:
         """Operations and bytes of the original at one point, counted by a worker that is there."""

@@ -11,21 +11,26 @@ from typing import Any
 from megacompile import examples, hooks
 from megacompile.backendbase import Backend, Machine, Runner
 from megacompile.backends.torchrunner import TorchRunner
-from megacompile.bundle import check_samples, here, load_runner
+from megacompile.bundle import check_samples, here, load_runner, read_manifest
+from megacompile.compare import compare
 from megacompile.compiled import CompiledModel
 from megacompile.errors import DataError, ModelError
 from megacompile.forms import Eager, Form, Onnx, quiet
 from megacompile.gpus import process_memory_mb
 from megacompile.instruments.memory import peak_mb, reset_peak
+from megacompile.instruments.verification import enforce, record_of, run_all
 from megacompile.measure.statistics import metric_from
 from megacompile.original import Original, calibration_hash
+from megacompile.passbase import Effect
+from megacompile.plan import EAGER_BASELINES, LAST_FORM
 from megacompile.process import Send
 from megacompile.registry import backend_class
 from megacompile.signature import Signature
 from megacompile.source import fingerprint, load_original
 from megacompile.spec.load import load_spec_data
 from megacompile.spec.models import Evaluation, Spec
-from megacompile.tensors import Feeds, to_torch
+from megacompile.tensors import Feeds, save_arrays, to_torch
+from megacompile.unfinished import checks_of, load_part
 
 WARM_SECONDS = 0.2
 WARM_CALLS = 3
@@ -54,11 +59,22 @@ class _Worker:
         self.call: Callable[[], Any] = lambda: None
         reset_peak()
         start = time.perf_counter()
-        if "bundle" in request:
+        if "unfinished" in request:
+            self.folder = Path(request["unfinished"])
+            self.runner, self.signature = load_part(
+                self.folder,
+                request["backend"],
+                request["options"],
+                Path(request["folder"]),
+                request["threads"],
+            )
+            self.seed, self.machine = 0, here(request["threads"], _device(self.folder))
+            self.loaded: dict[str, Any] = {}
+        elif "bundle" in request:
             self.runner, self.signature = load_runner(Path(request["bundle"]), request["threads"])
             cosine = check_samples(Path(request["bundle"]), self.runner.run)
             self.seed, self.machine = 0, here(request["threads"])
-            self.loaded: dict[str, Any] = {"samples_cosine": cosine}
+            self.loaded = {"samples_cosine": cosine}
         else:
             self._load_candidate(request)
         self.loaded["load_seconds"] = round(time.perf_counter() - start, 3)
@@ -76,11 +92,14 @@ class _Worker:
             self.loaded["calibration_hash"] = calibration_hash(spec, self.base, self.signature)
 
     def _load(self, request: dict[str, Any]) -> tuple[Runner, dict[str, Any]]:
-        if request["backend"] in ("eager", "torch.compile"):
+        if request["backend"] in EAGER_BASELINES:
             form = load_original(self.spec, self.base, self.signature)
             loaded = {"fingerprint": fingerprint(form)} if request.get("confirm") else {}
             return EagerRunner(form, self.machine,
                                compiled=request["backend"] == "torch.compile"), loaded  # fmt: skip
+        if request["backend"] == LAST_FORM:
+            form = Onnx.load(Path(request["folder"]), self.signature)
+            return EagerRunner(form, self.machine, compiled=False), {}
         backend: Backend = backend_class(request["backend"])(**request["options"])
         return backend.load(Path(request["folder"]), self.machine, self.signature), {}
 
@@ -114,6 +133,16 @@ class _Worker:
             return {"peak_memory_mb": process_memory_mb() or _torch_peak_mb()}
         return {"peak_memory_mb": peak_mb()}
 
+    def verify(self, request: dict[str, Any]) -> dict[str, Any]:
+        """All stored checks of an unfinished bundle on its engine."""
+        manifest = read_manifest(self.folder, check_files=False)
+        checks = checks_of(self.folder, manifest)
+        results = run_all(checks, self.runner.run)
+        found = compare(checks, results)
+        enforce(found, Effect(request["effect"]), request["dtype"], "the engine")
+        save_arrays(Path(request["samples"]), results[0])
+        return {"error_record": record_of(found).model_dump(mode="json")}
+
     def count(self, request: dict[str, Any]) -> dict[str, Any]:
         """What the original needs at one benchmark point."""
         if isinstance(self.runner, EagerRunner):
@@ -130,6 +159,10 @@ class _Worker:
         start = time.perf_counter()
         metrics = evaluate(source, self.base, run)
         return {"metrics": metrics, "seconds": round(time.perf_counter() - start, 3)}
+
+
+def _device(folder: Path) -> str:
+    return str(read_manifest(folder, check_files=False)["target"]["device"])
 
 
 def _torch_peak_mb() -> float | None:

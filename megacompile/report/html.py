@@ -75,7 +75,7 @@ def _context(report: Report) -> dict[str, Any]:
         "report": report,
         "badge": summary.VERDICT_WORDS[report.verdict],
         "sign": summary.VERDICT_SIGNS[report.verdict],
-        "status_words": summary.STATUS_WORDS,
+        "unexecuted": summary.unexecuted(report)[:SHOWN_OTHERS],
         "figures": key_figures(report),
         "withheld": summary.withheld(report),
         "warnings": report.warnings[:SHOWN_WARNINGS],

@@ -50,6 +50,7 @@ def render_markdown(report: Report) -> str:
     rest = fmt.more(len(report.warnings), SHOWN_WARNINGS, "warning")
     lines += [f"> {rest}", ""] if rest else []
     lines += _engines(report)
+    lines += _files(report)
     lines += _failing(report)
     lines += _others(report)
     lines += _changed(report)
@@ -68,11 +69,12 @@ def _engines(report: Report) -> list[str]:
     rows = []
     for entry in entries[:SHOWN_ROWS]:
         one, point = entry.engine, summary.first_point(report, entry.engine)
-        status = "baseline" if entry.is_baseline and one.status == "built" else ""
+        ran = one.status == "built" and one.executed
+        status = "baseline" if entry.is_baseline and ran else ""
         name = f"**{text(one.name)}**" if entry.winner else text(one.name)
         rows.append([
             name,
-            "**winner**" if entry.winner else status or summary.STATUS_WORDS[one.status],
+            "**winner**" if entry.winner else status or summary.status_text(one),
             fmt.milliseconds(point.latency_ms.p50 if point else None),
             fmt.speedup(point.speedup if point else None),
             *(fmt.metric(one.metric.get(metric)) for metric in names),
@@ -89,6 +91,14 @@ def _engines(report: Report) -> list[str]:
     for change in summary.metric_changes(report, winner) if winner else []:
         notes.append(f"{text(change.name)}: {summary.change_text(change)}.")
     return [*lines, "", " ".join(note for note in notes if note), ""]
+
+
+def _files(report: Report) -> list[str]:
+    """What was built for other hardware, file by file: the reader can't run it here either."""
+    rows = [[text(one.name), text(name), fmt.size(size)]
+            for one in summary.unexecuted(report)[:SHOWN_ROWS]
+            for name, size in sorted(one.files.items())]  # fmt: skip
+    return [*table(["candidate", "file", "size"], rows, 2), ""] if rows else []
 
 
 def _failing(report: Report) -> list[str]:

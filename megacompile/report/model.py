@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-Verdict = Literal["improved", "no_improvement", "outside_budget", "failed"]
+Verdict = Literal["improved", "no_improvement", "outside_budget", "failed", "built_not_executed"]
 Status = Literal["built", "failed", "unavailable", "outside_budget"]
 
 
@@ -131,10 +131,15 @@ class Baseline(Record):
     metric: dict[str, Metric] = Field(default_factory=dict)
     size_bytes: int | None = None
     load_seconds: float | None = None
+    executed: bool = True
 
 
 class Candidate(Record):
-    """One variant on one backend. `lowering` is the engine's own step after the passes."""
+    """One variant on one backend. `lowering` is the engine's own step after the passes.
+
+    `executed` False: the engine is for other hardware than this machine's. Its errors and metric
+    are those of the last form that runs here, and it has no latency.
+    """
 
     name: str
     variant: str
@@ -155,6 +160,7 @@ class Candidate(Record):
     load_seconds: float | None = None
     metric: dict[str, Metric] = Field(default_factory=dict)
     gates: list[Gate] = Field(default_factory=list)
+    executed: bool = True
 
 
 class AACheck(Record):
@@ -204,6 +210,7 @@ class Environment(Record):
     cores: int
     threads: int
     memory_mb: int
+    gpus: list[str] = Field(default_factory=list)
     system: str
     python: str
     versions: dict[str, str]

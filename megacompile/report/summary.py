@@ -30,12 +30,14 @@ VERDICT_WORDS: dict[Verdict, str] = {
     "no_improvement": "no improvement",
     "outside_budget": "outside budget",
     "failed": "failed",
+    "built_not_executed": "built, not executed here",
 }
 VERDICT_SIGNS: dict[Verdict, str] = {
     "improved": "✓",
     "no_improvement": "=",
     "outside_budget": "!",
     "failed": "✗",
+    "built_not_executed": "○",
 }
 STATUS_ORDER: dict[Status, int] = {"built": 0, "outside_budget": 1, "failed": 2, "unavailable": 3}
 Z95 = 1.96
@@ -85,6 +87,18 @@ class MetricChange:
     @property
     def better(self) -> bool:
         return (self.difference > 0) == self.after.higher_is_better and self.difference != 0
+
+
+def status_text(engine: Baseline | Candidate) -> str:
+    """The status in words; an engine that was built and could not run here says so."""
+    if engine.status == "built" and not engine.executed:
+        return "not executed"
+    return STATUS_WORDS[engine.status]
+
+
+def unexecuted(report: Report) -> list[Candidate]:
+    """Candidates whose engines were built for other hardware."""
+    return [one for one in report.candidates if not one.executed]
 
 
 def winner(report: Report) -> Candidate | None:

@@ -21,6 +21,7 @@ STYLES: dict[Verdict, str] = {
     "no_improvement": "bold",
     "outside_budget": "bold yellow",
     "failed": "bold red",
+    "built_not_executed": "bold cyan",
 }
 
 
@@ -76,11 +77,11 @@ def _table(report: Report, entries: list[summary.Entry]) -> Table:
 def _status(entry: summary.Entry) -> str:
     if entry.winner:
         return "winner"
-    if entry.is_baseline and entry.engine.status == "built":
+    if entry.is_baseline and entry.engine.status == "built" and entry.engine.executed:
         return "baseline"
     if entry.engine.status == "outside_budget":
         return "outside"  # 80 columns are narrow; the note below says of what
-    return summary.STATUS_WORDS[entry.engine.status]
+    return summary.status_text(entry.engine)
 
 
 def _metric(engine: Baseline | Candidate, name: str) -> str:
@@ -91,6 +92,8 @@ def _metric(engine: Baseline | Candidate, name: str) -> str:
 def _caption(report: Report) -> str:
     points = summary.all_points(report)
     if not points:
+        if summary.unexecuted(report):
+            return "Nothing was timed: these engines are for other hardware than this machine's."
         return "Nothing was measured."
     base = summary.reference(report)
     against = f", speed-up against {_flat(base.name)}" if base else ", no baseline"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -320,6 +321,14 @@ def leaves(inputs: dict[str, Any]) -> list[tuple[str, TensorInput]]:
         elif isinstance(one, DictInput):
             found += leaves({f"{name}.{key}": item for key, item in one.entries.items()})
     return found
+
+
+def batch_of(tensors: Mapping[str, TensorInput], sizes: Mapping[str, int]) -> int:
+    """Entries of the first input's first axis: what throughput counts."""
+    shape = next(iter(tensors.values())).shape
+    if not shape:
+        return 1
+    return sizes[shape[0]] if isinstance(shape[0], str) else shape[0]
 
 
 DIM_NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")

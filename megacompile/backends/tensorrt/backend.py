@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
@@ -13,15 +13,16 @@ from megacompile.backendbase import (
     Backend,
     Lowered,
     Machine,
+    Refusal,
     Runner,
     Say,
     precision_of,
     silent,
 )
-from megacompile.backends.tensorrt import flavours
+from megacompile.backends.tensorrt import flavours, running
 from megacompile.backends.tensorrt.building import EngineBuilder, Settings
 from megacompile.backends.tensorrt.flavours import RTX, Flavour
-from megacompile.backends.tensorrt.parsing import Log, Refusal, unsupported
+from megacompile.backends.tensorrt.parsing import Log, unsupported
 from megacompile.errors import BackendError
 from megacompile.forms import Onnx
 from megacompile.gpus import local_archs
@@ -127,8 +128,6 @@ class TensorRT(Backend):
         return archs
 
     def load(self, out: Path, target: Machine, signature: Signature) -> Runner:
-        from megacompile.backends.tensorrt import running
-
         reason = target.absent()
         if reason is not None:
             raise BackendError(what="the engine can't run on this machine", where=str(out),
@@ -137,6 +136,19 @@ class TensorRT(Backend):
             return running.open_provider(out / MODEL, signature)
         record = json.loads((out / RECORD).read_text())
         return running.open_engine(out, record, signature, self.cuda_graph)
+
+    def stale(self, out: Path, target: Machine) -> str | None:
+        record = json.loads((out / RECORD).read_text())
+        if not set(record["archs"]) & set(target.arch):
+            return f"it is for {', '.join(record['archs'])}, not {', '.join(target.arch)}"
+        if record["version"] != self._version():
+            return f"it was built by {record['version']}, not {self._version()}"
+        return running.refused(out, record) if self.runtime == "engine" else None
+
+    def rebuild(self, out: Path, target: Machine, signature: Signature, progress: Say) -> None:
+        for engine in out.glob("*.engine"):
+            engine.unlink()
+        self.build_engines(out, target, signature, progress)
 
     def check_operators(self, model: Onnx) -> list[Refusal]:
         """Everything in a model that TensorRT's parser does not take."""
@@ -161,9 +173,3 @@ def _turing(facts: frozenset[Fact], target: Machine) -> tuple[str, str] | None:
     return (f"TensorRT has no {dtype} matrix product for sm_75",
             "add `cast: {dtype: float16}` to this variant, or leave sm_75 out of target.arch",
             )  # fmt: skip
-
-
-def engine_archs(folder: Path) -> dict[str, Any]:
-    """What `tensorrt.json` of an engine's folder says: flavour, version, architectures."""
-    record: dict[str, Any] = json.loads((folder / RECORD).read_text())
-    return record

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,8 +26,8 @@ from megacompile.errors import BackendError
 from megacompile.signature import Signature
 
 WHICH = ("min", "typical", "max")
-# One phase of a build has thousands of steps: the user sees every twentieth part of each.
-SHOWN_PARTS = 20
+# A build has thousands of steps, most of them over at once: one word a second is enough.
+SECONDS_BETWEEN = 1.0
 
 
 @dataclass(frozen=True)
@@ -126,19 +127,20 @@ def monitor(api: Any, say: Callable[[str], None]) -> Any:
         def __init__(self) -> None:
             api.IProgressMonitor.__init__(self)
             self.steps: dict[str, int] = {}
+            self.said = time.monotonic()
 
         def phase_start(self, name: str, parent: str | None, steps: int) -> None:
             self.steps[name] = steps
-            if parent is None:
-                say(name.lower())
 
         def phase_finish(self, name: str) -> None:
             self.steps.pop(name, None)
 
         def step_complete(self, name: str, step: int) -> bool:
-            total = self.steps.get(name, 0)
-            if total > 1 and step and step % max(1, total // SHOWN_PARTS) == 0:
-                say(f"{name.lower()}, {step} of {total}")
+            now = time.monotonic()
+            if now - self.said >= SECONDS_BETWEEN:
+                self.said = now
+                say(f"{name.lower()}, {step + 1} of {self.steps.get(name, '?')}")
             return True
 
+    say("building the engine")
     return Monitor()

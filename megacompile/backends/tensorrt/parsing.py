@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from megacompile import onnxfile
+from megacompile.backendbase import Refusal
 from megacompile.errors import BackendError
 
 # Where the exporter of to-onnx notes the modules a node came from (torch.onnx, dynamo).
@@ -48,25 +48,6 @@ class Log:
 
         self.lines = lines
         self.logger = Logger()
-
-
-@dataclass(frozen=True)
-class Refusal:
-    """One thing that TensorRT does not take."""
-
-    operator: str
-    node: str
-    module: str | None
-    reason: str
-
-    @property
-    def remedy(self) -> str:
-        return remedy_of(self.reason, self.operator)
-
-    @property
-    def where(self) -> str:
-        path = f" of module '{self.module}'" if self.module else ""
-        return f"node '{self.node}' ({self.operator}){path}"
 
 
 def remedy_of(reason: str, operator: str = "") -> str:
@@ -118,9 +99,10 @@ def _errors(parser: Any, path: Path, log: Log) -> Iterator[Refusal]:
         reason = clean(error.desc())
         if reason == "false":
             reason = f"its ONNX parser has no counterpart of {operator}"
-        yield Refusal(operator, name, modules.get(name), reason)
+        yield Refusal(operator, name, modules.get(name), reason, remedy_of(reason, operator))
     if parser.num_errors == 0:
-        yield Refusal("?", "?", None, clean(log.lines[-1]) if log.lines else "no reason was given")
+        reason = clean(log.lines[-1]) if log.lines else "no reason was given"
+        yield Refusal("?", "?", None, reason, remedy_of(reason))
 
 
 def clean(message: str) -> str:

@@ -26,6 +26,19 @@ DTYPES = {"FLOAT": "float32", "HALF": "float16", "BF16": "bfloat16", "INT64": "i
           "INT32": "int32", "INT8": "int8", "UINT8": "uint8", "BOOL": "bool"}  # fmt: skip
 
 
+def refused(folder: Path, record: Mapping[str, Any]) -> str | None:
+    """Why TensorRT would not load the stored engine on this machine; None if it would."""
+    arch = next((a for a in local_archs() if (folder / f"{a}.engine").is_file()), None)
+    api = flavours.load(record["flavour"])
+    runtime = api.Runtime(Log(api).logger)
+    if arch is None or not hasattr(runtime, "get_engine_validity"):
+        return None
+    validity, reasons = runtime.get_engine_validity((folder / f"{arch}.engine").read_bytes())
+    if validity == api.EngineValidity.VALID:
+        return None
+    return f"TensorRT calls the engine {validity.name.lower()} on this GPU ({reasons})"
+
+
 def open_engine(
     folder: Path, record: Mapping[str, Any], signature: Signature, cuda_graph: bool
 ) -> Runner:

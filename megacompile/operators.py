@@ -1,0 +1,50 @@
+"""`megacompile plan --check-operators`: backends' own parsers over what they would get."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from megacompile.backendbase import Backend, Refusal
+from megacompile.builder import make_job, quantized_source
+from megacompile.errors import MegacompileError
+from megacompile.job.candidates import CANDIDATE, request_of
+from megacompile.job.context import Options
+from megacompile.job.inspection import inspect_original
+from megacompile.plan import Plan
+from megacompile.progress import Progress
+from megacompile.spec.load import Loaded
+
+
+def operators_refused(loaded: Loaded, plan: Plan) -> dict[str, list[Refusal]]:
+    """For each candidate whose backend can be asked, what its parser does not take.
+
+    The passes run, from the store where they can; a candidate whose pass fails has that as its
+    one refusal.
+
+    Raises:
+        MegacompileError: the original model can't be loaded or run.
+    """
+    asked = [one for one in plan.candidates if one.unavailable is None and _can_ask(one.backend)]
+    if not asked:
+        return {}
+    with tempfile.TemporaryDirectory(prefix="megacompile-operators-") as folder:
+        options = Options(build_dir=Path(folder))
+        job = make_job(loaded, plan, options, Progress("plain"), quantized_source(loaded))
+        original, _ = inspect_original(job)
+        found: dict[str, list[Refusal]] = {}
+        for one in asked:
+            job.say(f"asking {one.backend.name} about {one.name}")
+            with job.worker(one.name, CANDIDATE) as worker:
+                try:
+                    answer = worker.ask({**request_of(job, one, original), "check_operators": True})
+                except MegacompileError as error:
+                    found[one.name] = [Refusal("?", "?", None, str(error).splitlines()[0],
+                                               error.remedy or "see the error")]  # fmt: skip
+                    continue
+            found[one.name] = [Refusal(**refusal) for refusal in answer["refused"] or []]
+    return found
+
+
+def _can_ask(backend: Backend) -> bool:
+    return type(backend).check_operators is not Backend.check_operators
