@@ -102,7 +102,8 @@ def _candidate(job: Job, outcome: Outcome, measured: Measured | None) -> Candida
     known = [s.parameters for s in outcome.steps if s.parameters is not None]
     found.parameters = known[-1] if known else None
     if measured is not None and found.status == "built":
-        found.load_seconds = measured.loaded.get("load_seconds")
+        # What was loaded in place of an engine for other hardware tells nothing of its time.
+        found.load_seconds = measured.loaded.get("load_seconds") if found.executed else None
         found.metric = metrics_of(measured)
     return found
 

@@ -18,6 +18,7 @@ from megacompile.passbase import Effect, Fact, consumes, produces
 from megacompile.plan import SOURCE_FORMS, Plan, make_plan, source_facts
 from megacompile.planview import plan_as_data, render_plan
 from megacompile.spec import load_spec, load_spec_data
+from megacompile.spec.models import Spec
 
 SPECS = sorted((Path(__file__).resolve().parents[2] / "specs").glob("*.yaml"))
 MACHINE = Machine("cpu", 2, ("avx2", "avx512_vnni"))
@@ -50,7 +51,11 @@ def errors_of(**sections: Any) -> str:
 
 @pytest.mark.parametrize("path", SPECS, ids=lambda p: p.stem)
 def test_golden(path: Path, golden: Callable[[str, str], None]) -> None:
-    plan = make_plan(load_spec(path), lambda _: MACHINE)
+    def machine(spec: Spec) -> Machine:
+        target = spec.target
+        return Machine(target.device, 2, MACHINE.isa, tuple(target.arch or ()))
+
+    plan = make_plan(load_spec(path), machine)
     golden(f"{path.stem}.txt", render_plan(plan) + "\n")
 
 
