@@ -23,6 +23,7 @@ BACKENDS: dict[str, str] = {
     "onnxruntime": "megacompile.backends.onnxruntime:ONNXRuntime",
     "openvino": "megacompile.backends.openvino:OpenVINO",
     "tensorrt": "megacompile.backends.tensorrt.backend:TensorRT",
+    "torch-tensorrt": "megacompile.backends.torch_tensorrt:TorchTensorRT",
     "torch-compile": "megacompile.backends.torch_compile:TorchCompile",
     "torchscript": "megacompile.backends.torchscript:TorchScript",
 }
