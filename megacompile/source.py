@@ -154,7 +154,8 @@ def _check_onnx_input(path: Path, name: str, spec: TensorInput, tensor: Any, onn
                          where=str(path), expected=dtype, got=spec.dtype)  # fmt: skip
     if not tensor.HasField("shape"):
         return
-    dims = [d.dim_value if d.HasField("dim_value") else d.dim_param or "?"
+    # Some exporters write an unknown size as -1.
+    dims = [d.dim_value if d.HasField("dim_value") and d.dim_value >= 0 else d.dim_param or "?"
             for d in tensor.shape.dim]  # fmt: skip
     fits = len(dims) == len(spec.shape) and all(
         not isinstance(d, int) or d == s for d, s in zip(dims, spec.shape, strict=True)

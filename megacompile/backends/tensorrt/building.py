@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,8 +13,8 @@ from megacompile.backends.tensorrt import flavours
 from megacompile.backends.tensorrt.flavours import Flavour
 from megacompile.backends.tensorrt.parsing import (
     Log,
+    blamed,
     clean,
-    module_paths,
     parse,
     refuse,
     remedy_of,
@@ -111,11 +110,7 @@ class EngineBuilder:
 
     def _failure(self, arch: str) -> BackendError:
         reason = clean(self.log.lines[-1]) if self.log.lines else "no reason was given"
-        named = re.search(r"'([^']+)'", reason)
-        where = None
-        if named:
-            module = module_paths(self.path).get(named[1])
-            where = f"node '{named[1]}'" + (f" of module '{module}'" if module else "")
+        where = blamed(self.path, reason)
         return BackendError(what=f"{self.flavour.name} can't build an engine for {arch}",
                             where=where, cause=reason, remedy=remedy_of(reason))  # fmt: skip
 

@@ -26,6 +26,10 @@ REMEDIES = (
                               "`quantize: {method: static}`"),
     ("same input types", "use the `cast` pass on the whole model: TensorRT's networks are "
                          "strongly typed, one operator mixes no dtypes"),
+    ("for profile", "a size that `dims` allows does not fit the model: narrow the range, or fix "
+                    "that size"),
+    ("non-empty gather from an empty", "a branch is taken apart wrongly at build time: fix the "
+                                       "sizes that it depends on, or use onnxruntime"),
     ("Plugin not found", "TensorRT has no such operator: write it with ONNX's own"),
 )  # fmt: skip
 DEFAULT_REMEDY = ("write that part of the model with other operators, or lower this variant with "
@@ -103,6 +107,18 @@ def _errors(parser: Any, path: Path, log: Log) -> Iterator[Refusal]:
     if parser.num_errors == 0:
         reason = clean(log.lines[-1]) if log.lines else "no reason was given"
         yield Refusal("?", "?", None, reason, remedy_of(reason))
+
+
+def blamed(path: Path, message: str) -> str | None:
+    """The first node of the model that a message of the builder names, with its module."""
+    nodes = {node.name: node.op_type
+             for node in onnxfile.all_nodes(onnxfile.read(path, weights=False))}  # fmt: skip
+    words = re.findall(r"[^\s'\"():,]+(?::\d+)?", message)
+    name = next((word for word in words if word in nodes), None)
+    if name is None:
+        return None
+    module = module_paths(path).get(name)
+    return f"node '{name}' ({nodes[name]})" + (f" of module '{module}'" if module else "")
 
 
 def clean(message: str) -> str:
