@@ -4,7 +4,8 @@
 
 Every model that is found in an installed package (rapidocr-onnxruntime, silero-vad, magika,
 basic-pitch, onnx's own light models) goes through `megacompile init` and a cross-build for sm_89
-and sm_120: as it is, and after `simplify`. Where sizes can't be guessed, they stand below. Prints a Markdown table.
+and sm_120: as it is, and after `simplify`. Where sizes can't be guessed, they stand below. Prints a
+Markdown table.
 """
 
 from __future__ import annotations

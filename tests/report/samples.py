@@ -254,6 +254,36 @@ def withheld_report() -> Report:
     return report
 
 
+def unexecuted(name: str, variant: str, precision: str, engine: int, cosine: float) -> Candidate:
+    """A candidate for two GPUs that the building machine doesn't have."""
+    files = {"model.onnx": 181_000, "model.onnx.data": int(engine * 0.9), "sm_120.engine": engine,
+             "sm_89.engine": engine, "tensorrt.json": 120}  # fmt: skip
+    return Candidate(
+        name=name, variant=variant, backend="tensorrt", status="built", precision=precision,
+        steps=int8_steps()[:2], lowering=step("tensorrt", "Engine", "NUMERIC", engine, cosine, 2.2),
+        files=files, size_bytes=sum(files.values()), parameters=PARAMETERS, metric=metric(0.3085),
+        gates=gates(0.0048, cosine, 85.2, 0)[:2], executed=False,
+    )  # fmt: skip
+
+
+def unexecuted_report() -> Report:
+    """Everything was built for other hardware: no latency, no winner, exit code 0."""
+    report = sample_report()
+    report.verdict, report.winner = "built_not_executed", None
+    report.sentence = "2 candidates are built and not executed: this machine is not the target."
+    report.candidates = [
+        unexecuted("int8/tensorrt", "int8", "int8", 30_700_000, 0.995),
+        unexecuted("fp32/tensorrt", "fp32", "float32", 95_400_000, 0.9999999),
+    ]
+    report.baselines = [
+        Baseline(name="eager", status="unavailable", reason="this machine has no NVIDIA GPU",
+                 metric=metric(0.3100)),
+        Baseline(name="tensorrt", precision="float32", size_bytes=281_000_000, executed=False),
+    ]  # fmt: skip
+    report.aa_check = report.ceiling = None
+    return report
+
+
 def no_improvement_report() -> Report:
     """Everything was built and is inside the budget, and nothing beats the baseline."""
     report = sample_report()

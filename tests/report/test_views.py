@@ -25,6 +25,7 @@ FACTORIES = {
     "withheld": samples.withheld_report,
     "no_improvement": samples.no_improvement_report,
     "failed": samples.failed_report,
+    "unexecuted": samples.unexecuted_report,
     "plain": samples.plain_report,
 }
 ALL = FACTORIES | {
@@ -141,6 +142,16 @@ def test_withheld_speedups_are_said_and_none_is_shown() -> None:
     assert "Speed-ups are withheld" in render_markdown(report)
     assert "Speed-ups are withheld" in terminal(report)
     assert "3.04×" not in render_html(report)
+
+
+def test_what_was_not_executed_is_said_and_no_latency_is_shown() -> None:
+    report = samples.unexecuted_report()
+    for view in (render_html(report), render_markdown(report), terminal(report)):
+        assert "not executed" in view
+        assert " ms" not in view
+    for view in (render_html(report), render_markdown(report)):
+        assert "89.engine" in view
+        assert "30.7 MB" in view
 
 
 def test_long_lists_are_capped() -> None:

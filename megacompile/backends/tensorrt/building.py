@@ -54,6 +54,7 @@ class EngineBuilder:
         refusals = parse(self.api, self.network, self.log, path)
         if refusals:
             raise refuse(refusals, flavour.name)
+        self._set_sizes()
 
     def build(self, arch: str, settings: Settings, progress: Callable[[str], None]) -> bytes:
         """The serialized engine for one architecture.
@@ -82,17 +83,39 @@ class EngineBuilder:
             store.write_bytes(bytes(config.get_timing_cache().serialize()))
         return bytes(engine)
 
+    def _set_sizes(self) -> None:
+        """Give the network's inputs the spec's sizes: what is fixed there, and which are one dim.
+
+        Someone else's file may call two different sizes by one name, which TensorRT would hold
+        to be equal.
+        """
+        for index in range(self.network.num_inputs):
+            given = self.network.get_input(index)
+            if -1 not in tuple(given.shape):
+                continue
+            sizes = self.signature.tensors[given.name].shape
+            fixed = [self._fixed(size) for size in sizes]
+            given.shape = tuple(-1 if size is None else size for size in fixed)
+            for axis, size in enumerate(sizes):
+                given.set_dimension_name(axis, size if fixed[axis] is None else "")
+
+    def _fixed(self, size: str | int) -> int | None:
+        """A size of the spec as a number, or None for a dim that has a range."""
+        if isinstance(size, int):
+            return size
+        dim = self.signature.dims[size]
+        return dim.min if dim.fixed else None
+
     def _profile(self, config: Any) -> None:
         """One optimization profile: the spec's smallest, typical and largest sizes."""
         profile = self.builder.create_optimization_profile()
-        tensors = self.signature.tensors
         sizes = [examples.sizes(self.signature, which) for which in WHICH]  # type: ignore[arg-type]
         dynamic = 0
         for index in range(self.network.num_inputs):
             given = self.network.get_input(index)
             if -1 not in tuple(given.shape):
                 continue
-            shape = tensors[given.name].shape
+            shape = self.signature.tensors[given.name].shape
             profile.set_shape(given.name, *(
                 tuple(one[size] if isinstance(size, str) else size for size in shape)
                 for one in sizes))  # fmt: skip

@@ -14,6 +14,10 @@ from megacompile.errors import BackendError
 # Where the exporter of to-onnx notes the modules a node came from (torch.onnx, dynamo).
 SCOPES = "pkg.torch.onnx.name_scopes"
 
+BRANCHES = (
+    "TensorRT fails inside a branch of an If or the body of a Loop: give it a model without one, "
+    "e.g. with the condition fixed, or use onnxruntime on device cuda"
+)
 # What a message of parser or builder means for the one who wrote the spec.
 REMEDIES = (
     ("zero point", "TensorRT takes symmetric quantization: write `quantize: {symmetric: true}`, or "
@@ -30,6 +34,8 @@ REMEDIES = (
                     "that size"),
     ("non-empty gather from an empty", "a branch is taken apart wrongly at build time: fix the "
                                        "sizes that it depends on, or use onnxruntime"),
+    ("ScopeType", BRANCHES),
+    ("Unnamed Layer", BRANCHES),
     ("Plugin not found", "TensorRT has no such operator: write it with ONNX's own"),
 )  # fmt: skip
 DEFAULT_REMEDY = ("write that part of the model with other operators, or lower this variant with "
