@@ -9,7 +9,7 @@ import os
 import shutil
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from megacompile.tensors import Feeds, load_arrays, save_arrays
 
 MANIFEST = "manifest.json"
 ENGINE = "engine"
+DEPLOY = "deploy"  # the user's Python steps for serving, as text
 SPEC = "spec.json"
 SAMPLE_INPUTS, SAMPLE_OUTPUTS = "sample-inputs.npz", "sample-outputs.npz"
 SCHEMA = 1
@@ -36,7 +37,10 @@ SAMPLE_COSINE = 0.99
 
 @dataclass(frozen=True)
 class Contents:
-    """What goes into a bundle."""
+    """What goes into a bundle.
+
+    `outputs` are the outputs' shapes (`shapes.output_shapes`), `hooks` Python files that serve it.
+    """
 
     name: str
     candidate: str
@@ -52,6 +56,8 @@ class Contents:
     fingerprint: str
     points: list[dict[str, int]]
     libraries: tuple[str, ...]
+    outputs: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    hooks: Sequence[Path] = ()
 
 
 def write_bundle(contents: Contents, folder: Path, machine: Machine) -> Path:
@@ -66,12 +72,15 @@ def write_bundle(contents: Contents, folder: Path, machine: Machine) -> Path:
         (temporary / SPEC).write_text(json.dumps(contents.spec, indent=2) + "\n")
         save_arrays(temporary / SAMPLE_INPUTS, contents.sample_inputs)
         shutil.copyfile(contents.sample_outputs, temporary / SAMPLE_OUTPUTS)
+        for hook in contents.hooks:
+            (temporary / DEPLOY).mkdir(exist_ok=True)
+            shutil.copyfile(hook, temporary / DEPLOY / hook.name)
         manifest = describe(contents.name, machine, contents.signature, contents.fingerprint,
                             contents.points, contents.libraries)  # fmt: skip
         manifest["target"]["needs_isa"] = list(contents.needs_isa)
         manifest |= {"executed": True, "candidate": contents.candidate,
                      "backend": contents.backend, "options": contents.options,
-                     "precision": contents.precision}  # fmt: skip
+                     "precision": contents.precision, "outputs": contents.outputs}  # fmt: skip
         seal(manifest, temporary)
     return folder
 

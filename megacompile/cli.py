@@ -18,7 +18,7 @@ def main(argv: list[str] | None = None) -> None:
     from megacompile import commands
 
     try:
-        sys.exit(getattr(commands, arguments.command)(arguments))
+        sys.exit(getattr(commands, arguments.command.replace("-", "_"))(arguments))
     except MegacompileError as error:
         print(error, file=sys.stderr)
         sys.exit(error.exit_code)
@@ -91,6 +91,12 @@ def parser() -> argparse.ArgumentParser:
     one.add_argument("--report-dir", help="the report's folder; default: reports/NAME")
     one.add_argument("--seconds", type=float, help="time limit of each point; default: the spec's")
     one.add_argument("--json", action="store_true", help="one JSON event per line")
+    one = command("export-triton", "add a bundle to a model repository of Triton Inference Server")
+    one.add_argument("bundle")
+    one.add_argument("repository", help="the folder; made if it is not there")
+    one.add_argument("--new-config", action="store_true", help="replace batching, instances, "
+                     "warm-up and version policy of a model that is there",
+                     )  # fmt: skip
     one = command("report", "write a report's HTML and Markdown again from its JSON")
     one.add_argument("report", help="report.json or its folder")
     one.add_argument("--output", "-o", help="another folder")

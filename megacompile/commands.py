@@ -238,6 +238,23 @@ def bench(arguments: Namespace) -> int:
     return 0
 
 
+def export_triton(arguments: Namespace) -> int:
+    from megacompile.triton.export import export_triton as run
+
+    found = run(Path(arguments.bundle), Path(arguments.repository), out, arguments.new_config)
+    for one in found.curve:
+        out(f"  batch {one.batch:>3}: {one.latency_ms:8.2f} ms, {one.throughput:8.0f} samples/s")
+    if found.tuning is not None:
+        sizes = ", ".join(map(str, found.tuning.preferred)) or "any"
+        out(f"dynamic batching: preferred sizes {sizes}, a request waits at most "
+            f"{found.tuning.delay_us} us")  # fmt: skip
+    for note in found.notes:
+        out(note)
+    out(f"written: {', '.join(found.models)}, version {found.version}")
+    out(f"clients call '{found.name}'")
+    return 0
+
+
 def report(arguments: Namespace) -> int:
     from megacompile.report.store import read_report, write_report
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from megacompile import judge
 from megacompile.backendbase import Machine
-from megacompile.bundle import Contents, here, write_bundle
+from megacompile.bundle import DEPLOY, Contents, here, write_bundle
 from megacompile.errors import BundleError, MegacompileError
 from megacompile.lock import output_lock
 from megacompile.measure.machine import environment
@@ -213,6 +213,7 @@ def _write_winner(target: _Target, report: Report) -> Path | None:
         sample_inputs=checks_of(target.folder, manifest)[0].feeds,
         sample_outputs=target.work / f"{ordered.index(part)}-{SAMPLES}",
         fingerprint=manifest["fingerprint"], points=manifest["points"],
-        libraries=part.make_backend().libraries,
+        libraries=part.make_backend().libraries, outputs=manifest["outputs"],
+        hooks=sorted((target.folder / DEPLOY).glob("*.py")),
     )  # fmt: skip
     return write_bundle(contents, target.folder, target.machine)

@@ -12,7 +12,7 @@ from typing import Any
 
 from megacompile import bundle
 from megacompile.backendbase import Backend, Machine, Runner
-from megacompile.bundle import SPEC, describe, new_folder, seal
+from megacompile.bundle import DEPLOY, SPEC, describe, new_folder, seal
 from megacompile.compare import InputSet
 from megacompile.errors import BundleError
 from megacompile.registry import backend_class
@@ -59,6 +59,8 @@ class Unfinished:
     points: Sequence[Mapping[str, int]]
     report: Report
     libraries: Sequence[str] = field(default_factory=tuple)
+    outputs: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    hooks: Sequence[Path] = ()
 
 
 def write_unfinished(contents: Unfinished, folder: Path, machine: Machine) -> Path:
@@ -72,6 +74,9 @@ def write_unfinished(contents: Unfinished, folder: Path, machine: Machine) -> Pa
             shutil.copytree(engine, temporary / part.folder)
         (temporary / SPEC).write_text(json.dumps(contents.spec, indent=2) + "\n")
         (temporary / REPORT).write_text(contents.report.to_json())
+        for hook in contents.hooks:
+            (temporary / DEPLOY).mkdir(exist_ok=True)
+            shutil.copyfile(hook, temporary / DEPLOY / hook.name)
         (temporary / CHECKS).mkdir()
         for number, one in enumerate(contents.checks):
             save_arrays(temporary / CHECKS / f"{number}.feeds.npz", one.feeds)
@@ -79,7 +84,7 @@ def write_unfinished(contents: Unfinished, folder: Path, machine: Machine) -> Pa
         manifest = {
             **describe(contents.name, machine, contents.signature, contents.fingerprint,
                        contents.points, contents.libraries),
-            "executed": False,
+            "executed": False, "outputs": contents.outputs,
             "candidates": [asdict(part) for part in contents.parts],
             "checks": [{"label": one.label, "real": one.real} for one in contents.checks],
         }  # fmt: skip

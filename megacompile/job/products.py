@@ -6,12 +6,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from megacompile.bundle import Contents, write_bundle
+from megacompile.cache import python_sources
+from megacompile.hooks import locate
 from megacompile.job.context import Job, Outcome
 from megacompile.keys import SAMPLES
 from megacompile.original import Original
 from megacompile.passbase import Effect
 from megacompile.plan import CandidatePlan
 from megacompile.report.model import Report
+from megacompile.shapes import output_shapes
 from megacompile.unfinished import Part, Unfinished, folder_of, write_unfinished
 
 
@@ -36,8 +39,21 @@ def write_product(
         sample_inputs=original.input_sets()[0].feeds,
         sample_outputs=outcome.folder.parent / SAMPLES, fingerprint=original.fingerprint,
         points=job.spec.points(), libraries=backend.libraries,
+        outputs=output_shapes(original.signature(job.spec), original.input_sets()),
+        hooks=_hooks(job),
     )  # fmt: skip
     return write_bundle(contents, job.options.build_dir / job.spec.name, job.machine)
+
+
+def _hooks(job: Job) -> list[Path]:
+    """The user's Python steps for serving, with the files beside them that they import."""
+    triton = job.spec.deploy.triton
+    files: set[Path] = set()
+    for reference in triton.hooks if triton is not None else ():
+        path, _ = locate(reference, job.base)
+        if path is not None:
+            files |= set(python_sources(path))
+    return sorted(files)
 
 
 def _write_unfinished(
@@ -56,6 +72,8 @@ def _write_unfinished(
         checks=[one for one in original.input_sets() if not one.heavy],
         fingerprint=original.fingerprint, points=job.spec.points(), report=report,
         libraries=sorted({name for o, _ in chosen for name in o.plan.backend.libraries}),
+        outputs=output_shapes(original.signature(job.spec), original.input_sets()),
+        hooks=_hooks(job),
     )  # fmt: skip
     return write_unfinished(contents, job.options.build_dir / job.spec.name, job.machine)
 

@@ -17,6 +17,8 @@ from pydantic import (
     model_validator,
 )
 
+from megacompile.spec.deploy import Deploy
+
 DType = Literal[
     "float64", "float32", "float16", "bfloat16",
     "int64", "int32", "int16", "int8", "uint8", "bool",
@@ -295,6 +297,7 @@ class Spec(Part):
     backends: list[Item] | None = Field(None, description="for variants that name none")
     budget: Budget = Budget()
     benchmark: Benchmark = Benchmark()
+    deploy: Deploy = Deploy()
     seed: int = Field(0, ge=0, le=2**31)
 
     def tensors(self) -> dict[str, TensorInput]:

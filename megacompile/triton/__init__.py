@@ -1,0 +1,1 @@
+"""Bundles as model repositories of NVIDIA's Triton Inference Server."""
