@@ -4,7 +4,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV ?= .venv
 BIN = $(VENV)/bin
-INPUTS = pyproject.toml specs/requirements.txt
+INPUTS = pyproject.toml specs/requirements.txt tests/requirements.txt
 PIP = $(BIN)/python -m pip --disable-pip-version-check
 
 .PHONY: quickstart test test-fast lint clean
@@ -35,6 +35,8 @@ $(VENV)/.installed: $(BIN)/python $(INPUTS)
 
 $(VENV)/.installed-dev: $(VENV)/.installed
 	$(PIP) install -q -e ".[dev]"
+	$(PIP) install -q --no-deps --require-hashes -r tests/requirements.txt
+	$(PIP) install -q --no-deps --upgrade --target $(VENV)/triton-python numpy==1.26.4
 	touch $@
 
 clean:

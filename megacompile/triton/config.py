@@ -51,10 +51,7 @@ def model_config(
                             max_batch_size=served.max_batch_size,
                             default_model_filename=served.filename)  # fmt: skip
     config.cc_model_filenames.update(served.filenames_by_arch)
-    for port in interface.inputs:
-        config.input.add(name=port.name, data_type=data_type(pb, port), dims=port.shape)
-    for port in interface.outputs:
-        config.output.add(name=port.name, data_type=data_type(pb, port), dims=port.shape)
+    _add_ports(pb, config, interface.inputs, interface.outputs)
     kind = pb.ModelInstanceGroup.KIND_GPU if served.gpu else pb.ModelInstanceGroup.KIND_CPU
     config.instance_group.add(kind=kind, count=wanted.instances)
     for name, value in served.parameters.items():
@@ -67,6 +64,16 @@ def model_config(
         config.dynamic_batching.SetInParent()
     set_versions(config, wanted.versions)
     return config
+
+
+def _add_ports(pb: Any, config: Any, inputs: Sequence[Port], outputs: Sequence[Port]) -> None:
+    for message, ports in ((config.input, inputs), (config.output, outputs)):
+        for port in ports:
+            one = message.add(name=port.name, data_type=data_type(pb, port),
+                              dims=port.shape or [1])  # fmt: skip
+            if not port.shape and config.platform != "ensemble":
+                # Triton knows no tensor without sizes: clients see one axis more, the model none.
+                one.reshape.SetInParent()
 
 
 def set_versions(config: Any, versions: Any) -> None:
@@ -91,7 +98,7 @@ def add_warmup(config: Any, interface: Interface, files: Mapping[str, str],
         for port in interface.inputs:
             one = request.inputs[port.name]
             one.data_type = data_type(pb, port)
-            one.dims.extend(shapes[port.name])
+            one.dims.extend(shapes[port.name] or [1])
             one.input_data_file = files[port.name]
 
 
@@ -102,10 +109,7 @@ def ensemble_config(
     """One request through several models; tensors are handed on under their own names."""
     pb = messages()
     config = pb.ModelConfig(name=name, platform="ensemble", max_batch_size=max_batch_size)
-    for port in inputs:
-        config.input.add(name=port.name, data_type=data_type(pb, port), dims=port.shape)
-    for port in outputs:
-        config.output.add(name=port.name, data_type=data_type(pb, port), dims=port.shape)
+    _add_ports(pb, config, inputs, outputs)
     for model, takes, gives in steps:
         step = config.ensemble_scheduling.step.add(model_name=model, model_version=-1)
         for port in takes:
@@ -122,7 +126,7 @@ def data_type(pb: Any, port: Port) -> int:
 
 def to_text(config: Any) -> str:
     """The text of `config.pbtxt`."""
-    from google.protobuf import text_format
+    from google.protobuf import text_format  # type: ignore[import-untyped]
 
     return str(text_format.MessageToString(config))
 

@@ -200,7 +200,13 @@ def _engine(bundle: _Bundle, name: str, tuned: Tuning | None) -> Model:
     wanted, backend = bundle.wanted, str(bundle.manifest["backend"])
     served = Served(name, "python", bundle.max_batch_size, bundle.gpu)
     shown = bundle.interface
-    fill: Callable[[Path], None] = lambda folder: _python_version(bundle, folder)  # noqa: E731
+
+    def fill(folder: Path) -> None:
+        if wanted.platform == "native":
+            shutil.copytree(bundle.folder / ENGINE, folder, dirs_exist_ok=True)
+        else:
+            _python_version(bundle, folder)
+
     if wanted.platform == "native":
         native = _native(bundle, backend)
         if native.numbered:
@@ -209,9 +215,6 @@ def _engine(bundle: _Bundle, name: str, tuned: Tuning | None) -> Model:
         served = dataclasses.replace(
             served, backend=native.backend, platform=native.platform, filename=native.filename,
             filenames_by_arch=_plans(bundle) if backend == "tensorrt" else {})  # fmt: skip
-        fill = lambda folder: shutil.copytree(  # noqa: E731
-            bundle.folder / ENGINE, folder, dirs_exist_ok=True
-        )
     config = configs.model_config(served, shown, wanted, tuned)
     model = Model(name, config, fill)
     if wanted.warmup:
@@ -255,7 +258,8 @@ def _warm_up(bundle: _Bundle, model: Model, shown: Interface, tuned: Tuning | No
     """One sample of the bundle, alone and at every preferred size."""
     samples: Feeds = load_arrays(bundle.folder / SAMPLE_INPUTS)
     batched = bundle.interface.batch is not None
-    files, shapes = {}, {}
+    files: dict[str, str] = {}
+    shapes: dict[str, list[int]] = {}
     for port, array in zip(shown.inputs, samples.values(), strict=True):
         one = array[0] if batched else array
         files[port.name] = f"input-{len(files)}"

@@ -1,7 +1,7 @@
 """What runs inside Triton's Python backend: any bundle, or a Python step of the user's.
 
-A repository's `model.py` is three lines that import a class from here. `triton_python_backend_utils`
-exists inside the server alone.
+A repository's `model.py` is three lines that import a class from here; the module
+`triton_python_backend_utils` exists inside the server alone.
 """
 
 from __future__ import annotations

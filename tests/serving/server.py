@@ -17,6 +17,9 @@ from pathlib import Path
 from types import TracebackType
 
 SITE = Path(sysconfig.get_paths()["purelib"])
+# The Python backend of this wheel was compiled against numpy 1 and crashes with numpy 2. Its own
+# numpy lies there, put by `make test`; only the server's processes see it.
+NUMPY_1 = Path(sys.prefix) / "triton-python"
 START_SECONDS, STOP_SECONDS = 60.0, 20.0
 
 
@@ -28,6 +31,8 @@ def missing() -> str | None:
         return "the wheel nvidia-pytriton is not installed"
     if not stub().is_file():
         return f"nvidia-pytriton has no Python backend for Python {version()}"
+    if not (NUMPY_1 / "numpy").is_dir():
+        return f"numpy 1 for the server's Python is not in {NUMPY_1.name}"
     return None
 
 
@@ -61,7 +66,7 @@ class Server:
         libraries = [str(SITE / "nvidia_pytriton.libs"), python]
         # The Python backend embeds the interpreter: it finds packages by PYTHONPATH alone.
         environment = {**os.environ, "LD_LIBRARY_PATH": ":".join(libraries),
-                       "PYTHONPATH": ":".join([*_own_path(), str(SITE)])}  # fmt: skip
+                       "PYTHONPATH": ":".join([str(NUMPY_1), *_own_path(), str(SITE)])}  # fmt: skip
         command = [
             str(home / "bin" / "tritonserver"), f"--model-repository={self.repository}",
             f"--backend-directory={backends}", "--model-control-mode=poll",
