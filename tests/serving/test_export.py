@@ -90,8 +90,8 @@ def test_the_configuration_agrees_with_the_signature(bundle: Path, tmp_path: Pat
          lambda c: list(c.version_policy.specific.versions) == [1, 4]),
         ({"warmup": False}, lambda c: not c.model_warmup),
         ({"model_name": "other"}, lambda c: c.name == "other"),
-        ({"max_batch_size": 0, "preferred_batch_sizes": []}, lambda c: (c.max_batch_size, list(c.input[0].dims))
-         == (0, [-1, -1, 64])),
+        ({"max_batch_size": 0, "preferred_batch_sizes": []},
+         lambda c: (c.max_batch_size, list(c.input[0].dims)) == (0, [-1, -1, 64])),
         ({"max_batch_size": 4}, lambda c: c.max_batch_size == 4),
         ({"platform": "native"}, lambda c: (c.backend, c.platform, c.default_model_filename)
          == ("onnxruntime", "onnxruntime_onnx", "model.onnx")),
