@@ -185,6 +185,7 @@ def doctor(arguments: Namespace) -> int:
     from megacompile.bundle import here
     from megacompile.cache import Cache, default_root
     from megacompile.ceiling import machine_ceilings
+    from megacompile.gpus import no_gpu_reason
     from megacompile.measure.machine import environment
 
     machine = here()
@@ -201,6 +202,7 @@ def doctor(arguments: Namespace) -> int:
     out(f"machine      {found.machine}, {found.cores} cores, {found.memory_mb / 1000:.1f} GB")
     out(f"threads      {found.threads} (this process's affinity and cgroup)")
     out(f"instructions {', '.join(found.isa)}")
+    out(f"GPUs         {', '.join(found.gpus) or no_gpu_reason()}")
     out(f"load         {found.load_average} (figures are only worth something on an idle machine)")
     for dtype, rate in ceilings.rates.items():
         out(f"matrix products in {dtype:<9} {rate / 1e9:8.0f} GOP/s")

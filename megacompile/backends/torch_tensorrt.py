@@ -27,6 +27,7 @@ from megacompile.backendbase import (
 from megacompile.backends.torchrunner import TorchRunner, moved, needs_cpu_kernels
 from megacompile.errors import BackendError, did_you_mean
 from megacompile.forms import Exported, quiet
+from megacompile.gpus import local_archs, no_gpu_reason
 from megacompile.passbase import Fact
 from megacompile.signature import Signature
 from megacompile.tensors import to_torch
@@ -54,9 +55,10 @@ class TorchTensorRT(Backend):
         except PackageNotFoundError:
             return Availability("the package 'torch-tensorrt' is not installed",
                                 f"{INSTALL}, or use tensorrt")  # fmt: skip
-        if target.absent():
+        absent = target.absent() if local_archs() else no_gpu_reason()
+        if absent:
             return Availability(f"torch-tensorrt {installed} is loaded and compiles only where the "
-                                f"GPU is: {target.absent()}",
+                                f"GPU is: {absent}",
                                 "build on the target machine, or use tensorrt, which is built "
                                 "without a GPU")  # fmt: skip
         return Availability()
