@@ -52,6 +52,8 @@ def model_config(
                             default_model_filename=served.filename)  # fmt: skip
     config.cc_model_filenames.update(served.filenames_by_arch)
     _add_ports(pb, config, interface.inputs, interface.outputs)
+    if served.backend == "python" and served.max_batch_size > 0:
+        _let_shapes_mix(config)
     kind = pb.ModelInstanceGroup.KIND_GPU if served.gpu else pb.ModelInstanceGroup.KIND_CPU
     config.instance_group.add(kind=kind, count=wanted.instances)
     for name, value in served.parameters.items():
@@ -74,6 +76,13 @@ def _add_ports(pb: Any, config: Any, inputs: Sequence[Port], outputs: Sequence[P
             if not port.shape and config.platform != "ensemble":
                 # Triton knows no tensor without sizes: clients see one axis more, the model none.
                 one.reshape.SetInParent()
+
+
+def _let_shapes_mix(config: Any) -> None:
+    """Let the server hand over requests of different sizes together. It would end a batch at the
+    first request of another shape; our runner sorts them by shape instead."""
+    for one in config.input:
+        one.allow_ragged_batch = -1 in one.dims
 
 
 def set_versions(config: Any, versions: Any) -> None:

@@ -272,10 +272,12 @@ def _warm_up(bundle: _Bundle, model: Model, shown: Interface, tuned: Tuning | No
 def _hook(
     bundle: _Bundle, name: str, reference: str, takes: tuple[Port, ...], gives: tuple[Port, ...]
 ) -> Model:  # fmt: skip
-    """A Python step of the user's as a model of its own; it is cheap, so nobody waits for it."""
+    """A Python step of the user's as a model of its own. Nobody waits for others there, but what
+    has gathered is handed over in one go."""
     served = Served(name, "python", bundle.max_batch_size, False, parameters={"hook": reference})
     shape = Interface(takes, gives, bundle.interface.batch, bundle.interface.largest)
-    config = configs.model_config(served, shape, bundle.wanted, None)
+    together = Tuning((), 0) if bundle.wanted.dynamic_batching else None
+    config = configs.model_config(served, shape, bundle.wanted, together)
 
     def fill(folder: Path) -> None:
         (folder / "model.py").write_text(MODEL_PY.format(role="Hook"), encoding="utf-8")

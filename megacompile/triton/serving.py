@@ -26,6 +26,8 @@ class _Step:
     """The protocol of Triton's Python backend around one function of arrays."""
 
     run: Run
+    joins = True
+    """Whether requests of equal shapes are run as one."""
 
     def initialize(self, args: Mapping[str, str]) -> None:
         self.config: dict[str, Any] = json.loads(args["model_config"])
@@ -47,7 +49,7 @@ class _Step:
 
         feeds = [{name: utils.get_input_tensor_by_name(request, name).as_numpy()
                   for name in self.inputs} for request in requests]  # fmt: skip
-        answers = answer(self.run, feeds, self.batched)
+        answers = answer(self.run, feeds, self.batched and self.joins)
         return [self._response(utils, one) for one in answers]
 
     def _response(self, utils: Any, found: Feeds | Exception) -> Any:
@@ -66,7 +68,13 @@ class Bundle(_Step):
 
 
 class Hook(_Step):
-    """A Python step of the user's: arrays by name in, arrays by name out."""
+    """A Python step of the user's: arrays by name in, arrays by name out.
+
+    Each request is run by itself: what such a step does with one text may depend on the others of
+    its call (padding to the longest).
+    """
+
+    joins = False
 
     def load(self, folder: Path) -> Run:
         hook = hooks.load(self.parameter("hook"), folder / HOOKS)

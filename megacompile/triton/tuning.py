@@ -16,7 +16,7 @@ from megacompile.tensors import Feeds
 WORTH = 1.05
 # A request waits for others at most this share of one request's own run: what it costs the one
 # is small, and what comes meanwhile is served together.
-DELAY_SHARE = 0.1
+DELAY_SHARE = 0.5
 SECONDS_PER_SIZE, CALLS = 0.4, 5
 
 

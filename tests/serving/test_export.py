@@ -65,6 +65,7 @@ def test_the_configuration_agrees_with_the_signature(bundle: Path, tmp_path: Pat
     config = export(bundle, tmp_path / "repository", FIXED)
     assert (config.name, config.backend, config.max_batch_size) == ("net", "python", 8)
     assert [(i.name, i.data_type, list(i.dims)) for i in config.input] == [("x", 11, [-1, 64])]
+    assert config.input[0].allow_ragged_batch
     outputs = [(o.name, list(o.dims), o.HasField("reshape")) for o in config.output]
     assert outputs == [("y", [-1, 64], False), ("total", [1], True)]
     assert list(config.dynamic_batching.preferred_batch_size) == [2, 4]
@@ -115,9 +116,9 @@ def test_preferred_sizes_and_delay_come_from_the_measured_curve(
 @pytest.mark.parametrize(
     ("latencies", "expected"),
     [
-        ({1: 10, 2: 11, 4: 13, 8: 20}, Tuning((2, 4, 8), 1000)),
+        ({1: 10, 2: 11, 4: 13, 8: 20}, Tuning((2, 4, 8), 5000)),
         ({1: 10, 2: 20, 4: 40, 8: 80}, Tuning((), 0)),
-        ({1: 10, 2: 12, 4: 24, 8: 48}, Tuning((2,), 1000)),
+        ({1: 10, 2: 12, 4: 24, 8: 48}, Tuning((2,), 5000)),
         ({1: 8}, Tuning((), 0)),
     ],
 )
