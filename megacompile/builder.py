@@ -16,7 +16,7 @@ from megacompile.job.candidates import Workers, all_stored, build_candidates
 from megacompile.job.context import Job, Options, Outcome
 from megacompile.job.inspection import forget_original, inspect_original
 from megacompile.job.measuring import evaluate_original, measure
-from megacompile.job.products import write_product
+from megacompile.job.products import serving_sources, write_product
 from megacompile.lock import output_lock
 from megacompile.measure.machine import cpu_isa, environment, thread_budget
 from megacompile.plan import Plan, make_plan
@@ -54,6 +54,7 @@ def build(
     loaded = _read(spec, base)
     quantized = quantized_source(loaded)
     plan = make_plan(loaded, resolve_target, quantized)
+    serving_sources(plan.spec, loaded.base)  # a missing file is found now, not after the race
     with output_lock(options.build_dir, plan.spec.name):
         job = make_job(loaded, plan, options, listen, quantized)
         try:

@@ -15,6 +15,7 @@ from megacompile.passbase import Effect
 from megacompile.plan import CandidatePlan
 from megacompile.report.model import Report
 from megacompile.shapes import output_shapes
+from megacompile.spec.models import Spec
 from megacompile.unfinished import Part, Unfinished, folder_of, write_unfinished
 
 
@@ -40,17 +41,20 @@ def write_product(
         sample_outputs=outcome.folder.parent / SAMPLES, fingerprint=original.fingerprint,
         points=job.spec.points(), libraries=backend.libraries,
         outputs=output_shapes(original.signature(job.spec), original.input_sets()),
-        hooks=_hooks(job),
+        hooks=serving_sources(job.spec, job.base),
     )  # fmt: skip
     return write_bundle(contents, job.options.build_dir / job.spec.name, job.machine)
 
 
-def _hooks(job: Job) -> list[Path]:
-    """The user's Python steps for serving, with the files beside them that they import."""
-    triton = job.spec.deploy.triton
+def serving_sources(spec: Spec, base: Path) -> list[Path]:
+    """The user's Python steps for serving, with the files beside them that they import.
+
+    Raises:
+        SpecError: a file that the spec names is not there.
+    """
     files: set[Path] = set()
-    for reference in triton.hooks if triton is not None else ():
-        path, _ = locate(reference, job.base)
+    for reference in spec.deploy.triton.hooks if spec.deploy.triton is not None else ():
+        path, _ = locate(reference, base)
         if path is not None:
             files |= set(python_sources(path))
     return sorted(files)
@@ -73,7 +77,7 @@ def _write_unfinished(
         fingerprint=original.fingerprint, points=job.spec.points(), report=report,
         libraries=sorted({name for o, _ in chosen for name in o.plan.backend.libraries}),
         outputs=output_shapes(original.signature(job.spec), original.input_sets()),
-        hooks=_hooks(job),
+        hooks=serving_sources(job.spec, job.base),
     )  # fmt: skip
     return write_unfinished(contents, job.options.build_dir / job.spec.name, job.machine)
 

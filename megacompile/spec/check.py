@@ -36,6 +36,8 @@ def cross_check(
         yield from _points(document, dims, sections["benchmark"])
     if "variants" in sections and "backends" in sections:
         yield from _backends(document, sections["variants"] or {}, sections["backends"])
+    if dims is not None and inputs is not None and sections.get("deploy") is not None:
+        yield from _batches(document, dims, inputs, sections["deploy"].triton)
     if sections.get("budget") is not None and "data" in sections:
         budget, data = sections["budget"], sections["data"]
         if budget.metric_drop is not None and (data is None or data.evaluation is None):
@@ -125,6 +127,29 @@ def _points(document: Document, dims: dict[str, Any], benchmark: Any) -> Iterato
                                 where=document.where(path),
                                 expected=f"{dims[name].min} to {dims[name].max}",
                                 got=str(size))  # fmt: skip
+
+
+def _batches(
+    document: Document, dims: dict[str, Any], inputs: dict[str, Any], triton: Any
+) -> Iterator[SpecError]:
+    """Batch sizes for serving that the first axis of an input does not allow."""
+    if triton is None:
+        return
+    wanted = [] if triton.max_batch_size == "auto" else [("max_batch_size", triton.max_batch_size)]
+    if triton.preferred_batch_sizes != "auto":
+        wanted += [("preferred_batch_sizes", size) for size in triton.preferred_batch_sizes]
+    for name, tensor in leaves(inputs):
+        first = tensor.shape[0] if tensor.shape else 1
+        dim = dims.get(first) if isinstance(first, str) else None
+        largest = dim.max if dim is not None else first if isinstance(first, int) else None
+        for key, size in wanted:
+            if largest is not None and size > largest:
+                yield SpecError(what=f"{key} {size} is beyond what input '{name}' takes",
+                                where=document.where(("deploy", "triton", key)),
+                                expected=f"at most {largest}, the most of its first axis",
+                                got=str(size),
+                                remedy="lower it, or raise the dim's max")  # fmt: skip
+                return
 
 
 def _backends(document: Document, variants: dict[str, Any], common: Any) -> Iterator[SpecError]:

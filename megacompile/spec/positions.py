@@ -118,6 +118,14 @@ def parse(text: str, name: str) -> Document:
     return document
 
 
+def _joined(text: str) -> str:
+    """JSON writes a character beyond U+FFFF as two escapes, which YAML reads as two halves that no
+    encoding takes; a half alone becomes the replacement character."""
+    if not any("\ud800" <= one <= "\udfff" for one in text):
+        return text
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
 class _Builder:
     def __init__(self, document: Document) -> None:
         self.document = document
@@ -149,7 +157,7 @@ class _Builder:
             return None
         if not isinstance(value, (str, int, float, bool, type(None))):
             return str(node.value)  # e.g. a YAML timestamp: a spec has none
-        return value
+        return _joined(value) if isinstance(value, str) else value
 
     def mapping(self, node: yaml.MappingNode, path: Path, inside: frozenset[int]) -> dict[str, Any]:
         result: dict[str, Any] = {}
@@ -157,7 +165,7 @@ class _Builder:
             if not isinstance(key_node, yaml.ScalarNode):
                 self.problem(key_node, "a key must be a plain word")
                 continue
-            key = str(key_node.value)
+            key = _joined(str(key_node.value))
             if key in result:
                 self.problem(key_node, f"key '{key}' stands twice", "remove one of them")
                 continue

@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from megacompile.bundle import Contents, here, write_bundle
-from megacompile.cache import python_sources
-from megacompile.hooks import locate
+from megacompile.job.products import serving_sources
 from megacompile.keys import SAMPLES
 from megacompile.registry import backend_class
 from megacompile.shapes import output_shapes
@@ -23,18 +22,12 @@ def write(folder: Path, data: dict[str, Any]) -> Path:
     sets = built.original.input_sets()
     spec = load_spec_data(data, folder).spec
     assert spec is not None
-    triton = spec.deploy.triton
-    hooks: set[Path] = set()
-    for reference in triton.hooks if triton is not None else ():
-        path, _ = locate(reference, folder)
-        assert path is not None
-        hooks |= set(python_sources(path))
     contents = Contents(
         name=spec.name, candidate=f"default/{backend}", backend=backend,
         options=one.model_dump(mode="json"), precision="float32", needs_isa=(),
         engine=built.folder, signature=built.run.signature, spec=data,
         sample_inputs=sets[0].feeds, sample_outputs=built.folder.parent / SAMPLES,
         fingerprint=built.original.fingerprint, points=spec.points(), libraries=one.libraries,
-        outputs=output_shapes(built.run.signature, sets), hooks=sorted(hooks),
+        outputs=output_shapes(built.run.signature, sets), hooks=serving_sources(spec, folder),
     )  # fmt: skip
     return write_bundle(contents, folder / "build" / spec.name, here())

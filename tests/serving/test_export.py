@@ -13,7 +13,7 @@ import pytest
 from megacompile.bundle import MANIFEST, seal
 from megacompile.cli import main
 from megacompile.compare import InputSet
-from megacompile.errors import BundleError
+from megacompile.errors import BundleError, SpecError
 from megacompile.shapes import output_shapes
 from megacompile.signature import Signature
 from megacompile.spec.load import load_spec_data
@@ -303,6 +303,8 @@ def test_a_backend_that_triton_lacks_is_refused(bundle: Path, tmp_path: Path) ->
         ({"preprocess": {"python": "a.py:b", "inputs": {"t": {"dtype": "text", "shape": [1]}}}},
          "string"),
         ({"model_name": "a/b"}, "pattern"),
+        ({"max_batch_size": 64}, "at most 8"),
+        ({"preferred_batch_sizes": [4, 16]}, "preferred_batch_sizes 16 is beyond"),
     ],
 )  # fmt: skip
 def test_wrong_settings_are_found_when_the_spec_is_read(triton: dict[str, Any], says: str) -> None:
@@ -310,6 +312,16 @@ def test_wrong_settings_are_found_when_the_spec_is_read(triton: dict[str, Any], 
     assert len(loaded.problems) == 1
     assert says in str(loaded.problems[0])
     assert ":" in str(loaded.problems[0].where)
+
+
+def test_a_missing_step_is_found_before_anything_runs(tmp_path: Path) -> None:
+    import megacompile
+
+    step = {"python": "absent.py:f", "inputs": {"t": {"dtype": "string", "shape": [1]}}}
+    world.write(tmp_path, {"model.py": "raise RuntimeError('it was run')"})
+    (tmp_path / "net.yaml").write_text(json.dumps(spec(deploy={"triton": {"preprocess": step}})))
+    with pytest.raises(SpecError, match=r"no such file 'absent\.py'"):
+        megacompile.build(tmp_path / "net.yaml")
 
 
 def test_the_command_says_what_it_did(

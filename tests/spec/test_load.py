@@ -14,6 +14,7 @@ from megacompile.backendbase import Machine
 from megacompile.errors import MegacompileError, SpecError
 from megacompile.plan import make_plan
 from megacompile.spec import Loaded, Spec, load_spec, load_spec_data
+from megacompile.spec.positions import parse
 
 SPECS = sorted((Path(__file__).resolve().parents[2] / "specs").glob("*.yaml"))
 MACHINE = Machine("cpu", 2, ("avx2",))
@@ -257,3 +258,11 @@ def test_any_value_of_a_key_gives_a_line(key: str, value: object, tmp_path: Path
 @ANY
 def test_a_damaged_spec_gives_a_line(cut: int, more: str, tmp_path: Path) -> None:
     outcome(GOOD[:cut] + more + GOOD[cut + 3 :], tmp_path)
+
+
+def test_characters_beyond_16_bits_survive_jsons_escapes() -> None:
+    loaded = load_spec_data({"name": "x", "\U00010000": {"\U0001f600": "\U0001f600"}}, Path())
+    assert any("unknown key '\U00010000'" in str(problem) for problem in loaded.problems)
+    assert loaded.document.data["\U00010000"] == {"\U0001f600": "\U0001f600"}
+    half = parse('{"name": "\\ud800"}', "half.json")
+    assert half.data == {"name": "\ufffd"}
