@@ -96,6 +96,11 @@ def status_text(engine: Baseline | Candidate) -> str:
     return STATUS_WORDS[engine.status]
 
 
+def status_class(engine: Baseline | Candidate) -> str:
+    """The style of the status: what was not executed is neither good nor bad."""
+    return "waiting" if engine.status == "built" and not engine.executed else engine.status
+
+
 def unexecuted(report: Report) -> list[Candidate]:
     """Candidates whose engines were built for other hardware."""
     return [one for one in report.candidates if not one.executed]
