@@ -269,7 +269,7 @@ def _waiting_sentence(waiting: Sequence[Candidate]) -> str:
     some = f"{first.name} is" if count == 1 else f"{count} candidates are"
     return (
         f"{some} built and not executed: this machine is not the target. The models they were "
-        "built from are verified; `megacompile finish` on the target measures and judges."
+        "built from are verified; megacompile finish, on the target, measures and judges them."
     )
 
 
