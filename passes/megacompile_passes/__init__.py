@@ -16,6 +16,7 @@ PASSES: dict[str, tuple[str, ...]] = {
         "megacompile_passes.quantize_onnx:QuantizeOnnx",
     ),
     "script": ("megacompile_passes.script:Script",),
+    "share-parameters": ("megacompile_passes.share_parameters_eager:ShareParametersEager",),
     "simplify": (
         "megacompile_passes.simplify_exported:SimplifyExported",
         "megacompile_passes.simplify_onnx:SimplifyOnnx",
