@@ -27,6 +27,7 @@ from megacompile.report.model import ErrorRecord, SitesRecord, Skipped, Step
 from megacompile.source import load_original
 from megacompile.spec.models import Spec
 from megacompile.tensors import Feeds, save_arrays
+from megacompile.training.context import Origin, TrainingContext
 
 # An engine may lose this many times what its model had lost, and this much more.
 LOWERING_FACTOR, LOWERING_SLACK = 5.0, 0.02
@@ -54,7 +55,7 @@ class CandidateRun:
 
     def __post_init__(self) -> None:
         self.signature = self.original.signature(self.spec)
-        self.keys = keys_of(self.plan, self.spec, self.original, self.machine)
+        self.keys = keys_of(self.plan, self.spec, self.original, self.machine, self.base)
         self.current: Form | None = None
         self.stored: list[tuple[PlannedStep, Entry | None]] = []
         self.last_error: ErrorRecord | None = None
@@ -158,7 +159,7 @@ class CandidateRun:
             traits=self.plan.backend.traits(), calibration=self.original.calibration,
             examples=lambda which: examples.make(
                 self.signature, examples.sizes(self.signature, which), self.spec.seed + 1),
-            progress=self.on_progress,
+            progress=self.on_progress, training=self._training(), base=self.base,
         )  # fmt: skip
         try:
             result = pass_.run(before, context)
@@ -173,6 +174,14 @@ class CandidateRun:
                             expected="Result(model, Sites(...))", got=type(result).__name__,
                             audience="pass author")  # fmt: skip
         return result
+
+    def _training(self) -> TrainingContext | None:
+        if self.spec.train is None:
+            return None
+        assert self.spec.model.python is not None
+        origin = Origin(self.spec.model.python, self.base, self.spec.train, self.spec.seed)
+        return TrainingContext(origin, self.machine.device, self.machine.isa,
+                               self.machine.threads)  # fmt: skip
 
     def _check_effect(self, pass_: Pass[Any, Any], result: Result[Any], record: Step) -> None:
         sites = result.sites

@@ -54,7 +54,7 @@ def stored_steps(plan: Plan, base: Path, cache: Cache) -> dict[str, list[bool]]:
         return {}
     original = read_record(entry.folder)
     return {c.name: [cache.get(key) is not None
-                     for key in keys_of(c, plan.spec, original, plan.target)]
+                     for key in keys_of(c, plan.spec, original, plan.target, base)]
             for c in plan.candidates if c.unavailable is None}  # fmt: skip
 
 

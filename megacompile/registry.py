@@ -24,6 +24,7 @@ BACKENDS: dict[str, str] = {
     "openvino": "megacompile.backends.openvino:OpenVINO",
     "torch-compile": "megacompile.backends.torch_compile:TorchCompile",
     "torchscript": "megacompile.backends.torchscript:TorchScript",
+    "training": "megacompile.backends.training:TrainingBackend",
 }
 
 

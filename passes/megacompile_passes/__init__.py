@@ -23,4 +23,5 @@ PASSES: dict[str, tuple[str, ...]] = {
         "megacompile_passes.simplify_scripted:SimplifyScripted",
     ),
     "to-onnx": ("megacompile_passes.to_onnx:ToOnnx",),
+    "training-step": ("megacompile_passes.training_step:TrainingStep",),
 }

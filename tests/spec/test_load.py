@@ -70,7 +70,7 @@ def test_a_good_spec(tmp_path: Path) -> None:
         ("name: toy\n", "", ["'name' is missing"]),
         ("name: toy", "name: ../x", ["1:7: string should match"]),
         ("name: toy", "name: toy\nname: again", ["2:1: key 'name' stands twice"]),
-        ("name: toy", "name: toy\nworkload: training", ["2:11: workload 'training' is not built"]),
+        ("name: toy", "name: toy\nworkload: training", ["2:11: workload 'training' needs to know how to train"]),
         ("float32}", "float32, range: [2, 1]}", ["6:6: range needs low <= high"]),
         ("float32}", "int8, range: [0, 300]}", ["range of input 'x' is not one of int8 values"]),
         ("float32}", "float32, optional: true}", ["6:6: an optional input needs `default`"]),
