@@ -178,10 +178,10 @@ def doctor(arguments: Namespace) -> int:
 
 
 def run(arguments: Namespace) -> int:
-    from megacompile.bundle import load
+    from megacompile.bundle import load_compiled
     from megacompile.tensors import load_arrays, save_arrays
 
-    model = load(arguments.bundle, arguments.threads)
+    model = load_compiled(arguments.bundle, arguments.threads)
     path = Path(arguments.input)
     try:
         given = load_arrays(path)

@@ -107,7 +107,8 @@ class Batches:
             if "worker" not in str(error):
                 raise
             raise DataError(
-                what=f"a worker process of {self.label} died", where="train.workers",
+                what=f"a worker process of {self.label} died",
+                where="train.workers",
                 cause=str(error).splitlines()[0],
                 remedy="look at its memory and native code, or set workers: 0 to see the error",
             ) from error

@@ -113,8 +113,7 @@ class SavedBytes:
         self.module, self.names = module, names
         self.by_module: dict[str, int] = {}
         self._stack: list[str] = []
-        self._seen = {address for address in unique_storages(
-            [*module.parameters(), *module.buffers()])}  # fmt: skip
+        self._seen = set(unique_storages([*module.parameters(), *module.buffers()]))
         self._seen |= set(_addresses(inputs))
         self._alive: list[torch.Tensor] = []  # an address must not be used again while counting
 
