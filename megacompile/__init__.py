@@ -14,11 +14,10 @@ if TYPE_CHECKING:
     from megacompile.bundle import load
     from megacompile.compiled import CompiledModel
     from megacompile.errors import MegacompileError, PassError
-    from megacompile.forms import Eager, Exported, Onnx, Scripted
+    from megacompile.forms import Eager, Exported, Onnx, Scripted, Training
     from megacompile.job.context import Options
     from megacompile.passbase import Effect, Fact, Pass, PassContext, Sites, select
     from megacompile.passbase import Result as PassResult
-    from megacompile.forms import Training
     from megacompile.spec import Spec
     from megacompile.training.product import training_step
 

@@ -27,7 +27,7 @@ class StepVerification:
 
     def __init__(self, data: Origin) -> None:
         self.data = data
-        self._plain: dict[tuple[str, int], Trace] = {}
+        self._plain: dict[tuple[str, int, bool], Trace] = {}
 
     @contextmanager
     def around(self, run: StepRun) -> Iterator[None]:
@@ -66,9 +66,11 @@ class StepVerification:
         from megacompile.training.recipe import Recipe
         from megacompile.training.tracing import trace_form
 
-        key = (fingerprint(form.module), steps)
+        choice = form.recipe.distribute
+        dropout = choice is None or choice.processes == 1
+        key = (fingerprint(form.module), steps, dropout)
         if key not in self._plain:
             self._plain.clear()  # a model's gradients are as large as the model
             plain = form.with_recipe(Recipe(ties=form.recipe.ties))
-            self._plain[key] = trace_form(plain, steps, self.data)
+            self._plain[key] = trace_form(plain, steps, self.data, dropout=dropout)
         return compare_traces(self._plain[key], trace_form(form, steps, self.data))

@@ -177,7 +177,7 @@ def _fill(
         gradient=outcome.lowering.training, largest_batch=largest,
         checkpoints=_checkpoints(recipe),
         compile=CompileRecord(**compiled) if compiled else None,
-        distribute=_distribute(recipe, mine.figures),
+        distribute=_distribute(recipe, mine.figures, before),
         recipe=recipe.model_dump(mode="json", exclude_defaults=True, exclude={"costs"}),
         notes=[mine.curve["note"]] if mine.curve.get("note") else [],
     )  # fmt: skip
@@ -231,7 +231,9 @@ def _checkpoints(recipe: Recipe) -> list[CheckpointRecord]:
     ]  # fmt: skip
 
 
-def _distribute(recipe: Recipe, figures: dict[str, Any]) -> DistributeRecord | None:
+def _distribute(
+    recipe: Recipe, figures: dict[str, Any], plain: StepFigures
+) -> DistributeRecord | None:
     choice = recipe.distribute
     if choice is None:
         return None
@@ -239,5 +241,6 @@ def _distribute(recipe: Recipe, figures: dict[str, Any]) -> DistributeRecord | N
         strategy=choice.strategy, processes=choice.processes,
         reckoning_mb={name: size / MB for name, size in choice.reckoning.items()},
         state_mb_by_rank=figures.get("state_mb_by_rank", []),
-        state_mb_of_one=figures.get("state_mb_of_one"),
+        state_mb_of_one=sum(plain.state_mb.get(part, 0.0)
+                            for part in ("parameters", "gradients", "optimizer")),
     )  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +23,12 @@ KEEP_SECONDS = 20.0  # between two checkpoints of a run
 def serve(requests: Iterator[dict[str, Any]], send: Send) -> None:
     """Worker function: `load` first, then `point`, `time`, `memory` (what a race asks), and
     `figures`, `operators`, `largest`, `curve`."""
-    worker: _Trainer | None = None
+    worker: _Trainer | _Crewed | None = None
     for request in requests:
         operation = request["operation"]
         if operation == "load":
             send({"event": "doing", "what": "loading"})
-            worker = _Trainer(request, send)
+            worker = _make(request, send)
             answer = worker.loaded
         else:
             assert worker is not None
@@ -36,6 +36,66 @@ def serve(requests: Iterator[dict[str, Any]], send: Send) -> None:
                 send({"event": "doing", "what": operation})
             answer = getattr(worker, operation)(request)
         send({"event": "done", **answer})
+
+
+def _make(request: dict[str, Any], send: Send) -> _Trainer | _Crewed:
+    """One step here, or a crew's if the stored recipe asks for several processes."""
+    from megacompile.training.files import read_record
+    from megacompile.training.recipe import Recipe
+
+    if request["folder"] is not None:
+        recipe = Recipe.model_validate(read_record(Path(request["folder"]))["recipe"])
+        if recipe.distribute is not None and recipe.distribute.processes > 1:
+            return _Crewed(request, send, recipe.distribute.processes)
+    return _Trainer(request, send)
+
+
+def in_crew(request: dict[str, Any]) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    """A crew's handler: a trainer in each process."""
+    trainer = _Trainer(request, lambda event: None)
+
+    def handle(message: dict[str, Any]) -> dict[str, Any]:
+        if message["operation"] == "load":
+            return trainer.loaded
+        answer: dict[str, Any] = getattr(trainer, message["operation"])(message)
+        return answer
+
+    return handle
+
+
+class _Crewed:
+    """A step over several processes, asked as one: times are the slowest process's, memory the
+    largest."""
+
+    def __init__(self, request: dict[str, Any], send: Send, processes: int) -> None:
+        from megacompile.training.crew import Crew
+
+        self.send = send
+        self.crew = Crew(processes, request["machine"]["threads"],
+                         "megacompile.measure.trainer:in_crew", request)  # fmt: skip
+        self.loaded = self.crew.ask({"operation": "load"})[0]
+
+    def __getattr__(self, operation: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
+        return lambda request: self.crew.ask(request)[0]
+
+    def time(self, request: dict[str, Any]) -> dict[str, Any]:
+        answers = [answer["latencies"] for answer in self.crew.ask(request)]
+        return {"latencies": [max(each) for each in zip(*answers, strict=True)]}
+
+    def memory(self, request: dict[str, Any]) -> dict[str, Any]:
+        known = [a["peak_memory_mb"] for a in self.crew.ask(request) if a["peak_memory_mb"]]
+        return {"peak_memory_mb": max(known, default=None)}
+
+    def figures(self, request: dict[str, Any]) -> dict[str, Any]:
+        answers = self.crew.ask(request)
+        worst = max(answers, key=lambda answer: answer["peak_memory_mb"])
+        lasting = ("parameters", "gradients", "optimizer")
+        by_rank = [sum(a["state_mb"].get(part, 0.0) for part in lasting) for a in answers]
+        return {**worst, "state_mb_by_rank": by_rank}
+
+    def largest(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Not searched: each process would have to decide alike."""
+        return {}
 
 
 class _Trainer:

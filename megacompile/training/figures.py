@@ -54,9 +54,10 @@ def memory_figures(step: TrainingStep, batch: Batch) -> dict[str, Any]:
 def saved_by_block(step: TrainingStep, batch: Batch) -> dict[str, int]:
     """Bytes that each block keeps for the backward pass; the rest is under an empty name.
 
-    Inside compiled code there are no blocks: nothing is told apart then.
+    Inside compiled code there are no blocks, and sharded parameters come and go: nothing is told
+    apart then.
     """
-    if step.recipe.compile is not None:
+    if step.recipe.compile is not None or step.recipe.distribute is not None:
         return {}
     piece = to_device(split(batch, step.train.accumulate)[0], step.device)
     saved = SavedBytes(step.module, block_names(step.module), piece)
@@ -84,6 +85,19 @@ def block_names(module: torch.nn.Module) -> list[str]:
 
     look(module, "")
     return found
+
+
+def repeated_blocks(module: torch.nn.Module) -> list[str]:
+    """The entries of the longest module list or sequence, which has at least two; else none."""
+    lists = {
+        name: [inner for inner, _ in one.named_children()]
+        for name, one in module.named_modules()
+        if isinstance(one, (torch.nn.ModuleList, torch.nn.Sequential))
+    }
+    longest = max(lists, key=lambda name: len(lists[name]), default=None)
+    if longest is None or len(lists[longest]) < 2:
+        return []
+    return [f"{longest}.{name}" if longest else name for name in lists[longest]]
 
 
 def operators(step: TrainingStep, batch: Batch) -> list[dict[str, Any]]:

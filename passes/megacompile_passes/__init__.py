@@ -6,6 +6,7 @@ PASSES: dict[str, tuple[str, ...]] = {
         "megacompile_passes.cast_onnx:CastOnnx",
     ),
     "compile": ("megacompile_passes.compile_step:CompileStep",),
+    "distribute": ("megacompile_passes.distribute:Distribute",),
     "export": ("megacompile_passes.export:Export",),
     "fold-batchnorm": (
         "megacompile_passes.fold_batchnorm_exported:FoldBatchNormExported",

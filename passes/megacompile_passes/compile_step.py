@@ -79,20 +79,18 @@ class CompileStep(Pass[Training, Training]):
         return Result(model.with_recipe(recipe), sites, notes)
 
     def _names(self, model: Training) -> list[str]:
-        import torch
+        from megacompile.training.figures import repeated_blocks
 
-        named = dict(model.module.named_modules())
+        named = [name for name, _ in model.module.named_modules() if name]
         if self.blocks:
-            chosen = select(self.blocks, [name for name in named if name], "blocks")
+            chosen = select(self.blocks, named, "blocks")
             return [name for name in named if name in chosen]
-        lists = {name: list(one.named_children()) for name, one in named.items()
-                 if isinstance(one, (torch.nn.ModuleList, torch.nn.Sequential))}  # fmt: skip
-        longest = max(lists, key=lambda name: len(lists[name]), default=None)
-        if longest is None or len(lists[longest]) < 2:
+        found = repeated_blocks(model.module)
+        if not found:
             raise PassError(what="the model has no list of repeated blocks",
                             expected="a ModuleList or Sequential with at least two entries",
                             remedy="name modules in `blocks`, or use what: step")  # fmt: skip
-        return [f"{longest}.{name}" if longest else name for name, _ in lists[longest]]
+        return found
 
     def _check_memory(
         self, training: TrainingContext, model: Training, choice: Compile, measured: int
