@@ -14,6 +14,7 @@ from megacompile.errors import SpecError, did_you_mean
 from megacompile.job.assembly import assemble, build_time
 from megacompile.job.candidates import Workers, all_stored, build_candidates
 from megacompile.job.context import Job, Options, Outcome
+from megacompile.job.events import write_events
 from megacompile.job.inspection import forget_original, inspect_original
 from megacompile.job.measuring import evaluate_original, measure
 from megacompile.job.training import assemble_training, measure_training
@@ -110,6 +111,7 @@ def _finish_training(
     report.build_seconds = build_time(job, outcomes)
     folder = job.options.report_dir or Path("reports") / job.spec.name
     path = write_report(report, folder)
+    write_events(report, folder, job.say)
     return Result(report, path, bundle, _exit_code(report, outcomes))
 
 
