@@ -82,9 +82,10 @@ def run(job: Job) -> Result:
     with Workers(job, len(plans)) as workers:
         if not all_stored(job, plans, original):
             workers.warm_up()
-        metric, stale = evaluate_original(job, original, remembered)
-        if stale:
-            return _start_over(job)
+        if job.spec.train is None:
+            metric, stale = evaluate_original(job, original, remembered)
+            if stale:
+                return _start_over(job)
         built = build_candidates(job, plans, original, workers)
     if job.spec.train is not None:
         return _finish_training(job, original, built, remembered)

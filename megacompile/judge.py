@@ -70,7 +70,7 @@ def gates_of(budget: Budget, candidate: Candidate, original: Mapping[str, Metric
     gates: list[Gate] = []
     first = candidate.points[0] if candidate.points else None
     if budget.metric_drop is not None:
-        gates.append(_metric_gate(budget.metric_drop, candidate.metric, original))
+        gates.append(metric_gate(budget.metric_drop, candidate.metric, original))
     error = candidate.lowering.error if candidate.lowering else None
     if budget.cosine is not None:
         gates.append(least("cosine", budget.cosine, error.cosine_min if error else None,
@@ -94,7 +94,7 @@ def gates_of(budget: Budget, candidate: Candidate, original: Mapping[str, Metric
     return gates
 
 
-def _metric_gate(
+def metric_gate(
     limit: float, metrics: Mapping[str, Metric], original: Mapping[str, Metric]
 ) -> Gate:
     """The worst relative loss of any metric."""

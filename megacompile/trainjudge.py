@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from megacompile import judge
 from megacompile.measure.session import Measured
@@ -10,6 +10,7 @@ from megacompile.measure.statistics import AAResult, RatioInterval, significant
 from megacompile.report.model import (
     Candidate,
     Gate,
+    Metric,
     Point,
     Ratio,
     StepFigures,
@@ -33,9 +34,14 @@ def point_of(
     return found
 
 
-def gates_of_training(budget: Budget, record: TrainingRecord, candidate: Candidate) -> list[Gate]:
-    """Every limit of the budget held against a measured step."""
+def gates_of_training(
+    budget: Budget, record: TrainingRecord, candidate: Candidate, plain: Mapping[str, Metric]
+) -> list[Gate]:
+    """Every limit of the budget held against a measured step. `plain` are the metrics of the
+    model that the plain step trained for as many steps."""
     gates: list[Gate] = []
+    if budget.metric_drop is not None:
+        gates.append(judge.metric_gate(budget.metric_drop, candidate.metric, plain))
     if budget.peak_memory is not None:
         gates.append(judge.most("peak_memory", budget.peak_memory, record.memory_ratio,
                                 f"{record.plain.peak_memory_mb:.1f} to "
@@ -79,6 +85,10 @@ def choose_training(
     best = min(inside, key=rank)
     record = best.training
     assert record is not None
+    if budget.step_time is not None and record.step_time_ratio is None:
+        return ("no_improvement", None,
+                "Whether a step keeps the budget's step_time can't be said: "
+                f"{check.note if check else 'it was not measured'}.")  # fmt: skip
     floor = check.noise_floor if check else 0.02
     faster = _faster(record.step_time_ratio, floor)
     if not faster and record.memory_ratio > LESS:

@@ -23,6 +23,7 @@ from megacompile.report.model import (
     DistributeRecord,
     LargestBatch,
     Latency,
+    Metric,
     Operator,
     Report,
     StepFigures,
@@ -138,7 +139,8 @@ def assemble_training(
                              again.times[0].block_medians_ms)  # fmt: skip
         baselines = [Baseline(name=PLAIN, precision="float32",
                               points=[point_of(job.spec, plain.measured, _step_of(job, plain),
-                                               None, check)])]  # fmt: skip
+                                               None, check)],
+                              metric=_metric(plain))]  # fmt: skip
     candidates = []
     for outcome in outcomes:
         mine = found.get(outcome.plan.name)
@@ -182,12 +184,18 @@ def _fill(
         notes=[mine.curve["note"]] if mine.curve.get("note") else [],
     )  # fmt: skip
     candidate.training = record
+    candidate.metric = _metric(mine)
     candidate.points = [point_of(job.spec, mine.measured, after, plain.measured, check)]
-    candidate.gates = gates_of_training(job.spec.budget, record, candidate)
+    candidate.gates = gates_of_training(job.spec.budget, record, candidate, _metric(plain))
     failed = [gate.name for gate in candidate.gates if not gate.passed]
     if failed:
         candidate.status = "outside_budget"
         candidate.reason = "outside the budget in " + ", ".join(failed)
+
+
+def _metric(one: Trained) -> dict[str, Metric]:
+    """The user's metric after the measured run."""
+    return {name: Metric(**value) for name, value in one.curve.get("metrics", {}).items()}
 
 
 def _step_of(job: Job, one: Trained) -> StepFigures:

@@ -6,15 +6,20 @@ import itertools
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from megacompile.backendbase import Machine
+from megacompile.compiled import CompiledModel
 from megacompile.forms import Eager, Training, quiet
 from megacompile.instruments.memory import peak_mb, reset_peak
+from megacompile.measure.evaluation import evaluate
 from megacompile.original import Original
 from megacompile.process import Send
 from megacompile.source import fingerprint, load_original
 from megacompile.spec.load import load_spec_data
+
+if TYPE_CHECKING:
+    from megacompile.training.step import TrainingStep
 
 WARM_STEPS = 2
 KEEP_SECONDS = 20.0  # between two checkpoints of a run
@@ -202,10 +207,20 @@ class _Trainer:
                 run.save(number + 1, state)
                 kept = time.monotonic()
         waited += self.batches.waited
+        metrics = self._evaluate(step)
         run.clear()
-        return {"losses": losses, "waiting": waited / max(waited + taken, 1e-9),
+        return {"metrics": metrics, "losses": losses, "waiting": waited / max(waited + taken, 1e-9),
                 "skipped": step.skipped, "note": found.note if found else None,
                 "continued": first}  # fmt: skip
+
+    def _evaluate(self, step: TrainingStep) -> dict[str, Any]:
+        """The user's metric on the model that this run has trained."""
+        source = self.spec.data.evaluation
+        if source is None:
+            return {}
+        self.send({"event": "doing", "what": "evaluating"})
+        trained = Eager(step.module.eval(), self.form.signature, self.form.binding)
+        return evaluate(source, self.base, CompiledModel(trained.run, self.form.signature))
 
     def _synchronise(self) -> None:
         if self.device != "cpu":
