@@ -33,7 +33,11 @@ class Live:
 
 
 def live_memory(work: Callable[[], object], device: str = "cpu") -> Live:
-    """Run `work` once and watch its allocations."""
+    """Run `work` once and watch its allocations.
+
+    On CPU the profiler doesn't see it when `work` frees what was there before: such memory
+    counts as there all the time.
+    """
     if device != "cpu":
         return _cuda_memory(work)
     from torch.profiler import ProfilerActivity, profile
