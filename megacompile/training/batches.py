@@ -167,7 +167,8 @@ def _joined(pieces: Iterator[Batch], size: int, label: str) -> Iterator[Batch]:
             whole = waiting[0] if len(waiting) == 1 else {
                 name: torch.cat([one[name] for one in waiting]) for name in waiting[0]
             }  # fmt: skip
-            yield {name: tensor[:size] for name, tensor in whole.items()}
+            # A copy: a batch must not keep all the data in memory, nor write into it.
+            yield {name: tensor[:size].clone() for name, tensor in whole.items()}
             rows -= size
             waiting = [{n: t[size:] for n, t in whole.items()}] if rows else []
 

@@ -92,11 +92,16 @@ def _cuda_memory(work: Callable[[], object]) -> Live:
 
 
 def bytes_of(tensors: Any) -> int:
-    """Bytes of tensors (nested in lists, tuples, dicts), each storage once."""
+    """Bytes of tensors (nested in lists, tuples, dicts), each storage once and whole: several
+    tensors may be parts of one, as a sharded block's gradients are."""
     from torch.utils import _pytree as pytree
 
-    leaves = [one for one in pytree.tree_leaves(tensors) if isinstance(one, torch.Tensor)]
-    return sum(size for _, size in unique_storages(map(_local, leaves)).values())
+    found: dict[int, int] = {}
+    for one in pytree.tree_leaves(tensors):
+        if isinstance(one, torch.Tensor):
+            storage = _local(one).untyped_storage()
+            found[storage.data_ptr()] = storage.nbytes()
+    return sum(found.values())
 
 
 def _local(tensor: torch.Tensor) -> torch.Tensor:

@@ -96,9 +96,13 @@ class CompileStep(Pass[Training, Training]):
         self, training: TrainingContext, model: Training, choice: Compile, measured: int
     ) -> list[str]:
         """The budget against what was measured, with the compiler's own choice beside it."""
-        free = choice.model_copy(update={"activation_memory_budget": None})
-        _, without = _try(training, model.with_recipe(model.recipe.edited(compile=free)))
         assert self.memory is not None
+
+        def measure(budget: float | None) -> int:
+            other = choice.model_copy(update={"activation_memory_budget": budget})
+            return _try(training, model.with_recipe(model.recipe.edited(compile=other)))[1]
+
+        without = measure(None)
         text = f"activations {measured / 1e6:.2f} MB with the budget, {without / 1e6:.2f} without"
         if measured > without:
             raise PassError(
@@ -106,8 +110,14 @@ class CompileStep(Pass[Training, Training]):
                 got=text, remedy="leave `memory` out, or use `checkpoint` with a budget",
             )  # fmt: skip
         if measured > FITS * self.memory * without:
-            return [f"{text}: the budget of {self.memory:g} is not reached; the compiler counts "
-                    "kept tensors, and what is measured has temporary ones besides"]  # fmt: skip
+            notes = [f"{text}: the budget of {self.memory:g} is not reached; the compiler counts "
+                     "kept tensors, and what is measured has temporary ones besides"]  # fmt: skip
+            milder = round((1 + self.memory) / 2, 2)
+            needs = measure(milder)
+            if needs < measured:
+                notes.append(f"less budget needs more memory here: {milder:g} needs "
+                             f"{needs / 1e6:.2f} MB")  # fmt: skip
+            return notes
         return [text]
 
 
