@@ -306,7 +306,8 @@ class Training(Form):
     def load(cls, folder: Path, signature: Signature) -> Training:
         from megacompile.training.files import load_training
 
-        return load_training(folder, signature)
+        module, binding, recipe, origin = load_training(folder)
+        return cls(module, signature, binding, recipe, origin)
 
     def size_bytes(self) -> int:
         from megacompile.torchmodules import storages

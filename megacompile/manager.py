@@ -16,8 +16,15 @@ from megacompile.backendbase import Lowered, Machine, Runner
 from megacompile.cache import Cache, Entry
 from megacompile.compare import InputSet, compare
 from megacompile.errors import MegacompileError, PassError, VerificationError
-from megacompile.forms import FORMS, Eager, Form
-from megacompile.instruments import Instrument, Memory, StepRun, Timing, first_broken
+from megacompile.forms import FORMS, Eager, Form, Training
+from megacompile.instruments import (
+    Instrument,
+    Memory,
+    StepRun,
+    StepVerification,
+    Timing,
+    first_broken,
+)
 from megacompile.instruments.verification import enforce, measure, record_of, run_all
 from megacompile.keys import FORM, SAMPLES, keys_of
 from megacompile.original import Original
@@ -176,10 +183,9 @@ class CandidateRun:
         return result
 
     def _training(self) -> TrainingContext | None:
-        if self.spec.train is None:
+        origin = training_origin(self.spec, self.base)
+        if origin is None:
             return None
-        assert self.spec.model.python is not None
-        origin = Origin(self.spec.model.python, self.base, self.spec.train, self.spec.seed)
         return TrainingContext(origin, self.machine.device, self.machine.isa,
                                self.machine.threads)  # fmt: skip
 
@@ -222,6 +228,30 @@ class CandidateRun:
 
         guilty = first_broken(known, broken)
         return guilty[0].pass_.name if guilty else None
+
+    def find_guilty_step(self, verification: StepVerification, steps: int) -> str | None:
+        """The first stored training step that breaks its promise over many steps."""
+        from megacompile.training.comparison import broken_step
+
+        known = [(number, planned, entry) for number, (planned, entry) in enumerate(self.stored)
+                 if entry is not None and planned.form == Training.name]  # fmt: skip
+
+        def broken(item: tuple[int, PlannedStep, Entry]) -> bool:
+            form = self._load(Training.name, item[2])
+            assert isinstance(form, Training)
+            return (
+                broken_step(verification.measure(form, steps), *self.promise(item[0])) is not None
+            )
+
+        guilty = first_broken(known, broken)
+        return guilty[1].pass_.name if guilty else None
+
+
+def training_origin(spec: Spec, base: Path) -> Origin | None:
+    """Where the model and the data of a training spec come from; None for inference."""
+    if spec.train is None or spec.model.python is None:
+        return None
+    return Origin(spec.model.python, base, spec.train, spec.seed)
 
 
 def _named(context: AbstractContextManager[None], step: str) -> AbstractContextManager[None]:
@@ -270,6 +300,8 @@ def lower(run: CandidateRun) -> tuple[Step, Entry]:
         del form
         run.current = None  # the engine alone is in memory while it is checked
         samples = _check_engine(run, backend.load(out, run.machine, run.signature), step, lowered)
+        if run.spec.train is not None:
+            _check_training(run, out, step)
         record.notes += lowered.notes
         record.size_bytes = sum(f.stat().st_size for f in out.rglob("*") if f.is_file())
         described = {"step": record.model_dump(mode="json", by_alias=True),
@@ -305,6 +337,26 @@ def _check_engine(run: CandidateRun, runner: Runner, step: StepRun, lowered: Low
         raise
     _check_lowering(run.last_error, step)
     return results[0]
+
+
+def _check_training(run: CandidateRun, out: Path, step: StepRun) -> None:
+    """The step that is shipped, over many steps; what breaks it late is found by bisection."""
+    origin = training_origin(run.spec, run.base)
+    assert origin is not None
+    start = time.perf_counter()
+    form = Training.load(out, run.signature)
+    steps = origin.train.verify_steps
+    verification = StepVerification(origin)
+    try:
+        step.record.training = verification.check(form, steps, step.effect, step.dtype,
+                                                  step.record.pass_)  # fmt: skip
+    except VerificationError as error:
+        guilty = run.find_guilty_step(verification, steps)
+        if guilty:
+            error.what = f"'{guilty}' broke its promise about the training step (found by bisection"
+            error.what += f" over {steps} steps)"
+        raise
+    step.record.verification_seconds += round(time.perf_counter() - start, 3)
 
 
 def _check_lowering(before: ErrorRecord | None, step: StepRun) -> None:

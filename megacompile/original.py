@@ -164,7 +164,8 @@ def inspect(spec: Spec, base: Path, folder: Path) -> Original:
         outputs=list(signature.outputs), structure=dict(signature.structure or {}),
         output_dtypes=list(signature.output_dtypes), sets=[],
         calibration_samples=len(samples), calibration_hash=_hash_samples(samples),
-        training_hash=training_hash, notes=notes, folder=str(folder), hook_seconds=round(hook_seconds, 3),
+        training_hash=training_hash, notes=notes, folder=str(folder),
+        hook_seconds=round(hook_seconds, 3),
     )  # fmt: skip
     tried += [InputSet(f"calibration sample {n}", sample, form.run(sample), real=True)
               for n, sample in enumerate(samples[:REAL_SETS])]  # fmt: skip

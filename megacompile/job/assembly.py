@@ -28,6 +28,7 @@ from megacompile.report.model import (
     Provenance,
     Report,
     Source,
+    Verdict,
 )
 
 
@@ -51,7 +52,7 @@ def assemble(
             against = first if one is not first else None
             baselines[-1].points = judge.points_of(one, points, batch, against, checks)
     baselines[0].metric = metric
-    candidates = [_candidate(job, o, measured.get(o.plan.name)) for o in outcomes]
+    candidates = [state_of(o, measured.get(o.plan.name)) for o in outcomes]
     rival = judge.best_baseline(baselines)
     for candidate in candidates:
         one = measured.get(candidate.name)
@@ -69,19 +70,28 @@ def assemble(
     check = checks[0] if checks else None
     verdict, winner, sentence = judge.choose(candidates, baselines, check)
     chosen = next((c for c in candidates if c.name == winner), None)
+    report = report_of(job, original, check, baselines, candidates, verdict, winner, sentence)
+    report.ceiling = _ceiling(job, original, chosen) if measured else None
+    return report
+
+
+def report_of(
+    job: Job, original: Original, check: AAResult | None, baselines: list[Baseline],
+    candidates: list[Candidate], verdict: Verdict, winner: str | None, sentence: str,
+) -> Report:  # fmt: skip
+    """A report with everything that both workloads have."""
     return Report(
         name=job.spec.name, verdict=verdict, winner=winner, sentence=sentence,
         created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         warnings=_warnings(job, original, check), environment=job.environment,
         source=Source(form=original.form, reference=original.reference,
                       fingerprint=original.fingerprint, parameters=original.parameters,
-                      size_bytes=original.size_bytes, dims=points[0],
+                      size_bytes=original.size_bytes, dims=job.spec.points()[0],
                       operations=job.needs.get("operations"),
                       bytes_moved=job.needs.get("bytes_moved")),
         spec=job.spec_data, baselines=baselines, candidates=candidates,
         aa_check=AACheck(ratio=check.ratio, low=check.low, high=check.high,
                          passed=check.passed, note=check.note) if check else None,
-        ceiling=_ceiling(job, original, chosen) if measured else None,
         provenance=_provenance(job),
     )  # fmt: skip
 
@@ -109,7 +119,8 @@ def _batch(job: Job, point: dict[str, int]) -> int:
     return point[shape[0]] if isinstance(shape[0], str) else shape[0]
 
 
-def _candidate(job: Job, outcome: Outcome, measured: Measured | None) -> Candidate:
+def state_of(outcome: Outcome, measured: Measured | None) -> Candidate:
+    """A candidate's steps, files and status; what it was measured at comes later."""
     plan = outcome.plan
     found = Candidate(
         name=plan.name,
@@ -155,7 +166,9 @@ def _warnings(job: Job, original: Original, check: AAResult | None) -> list[str]
 def _provenance(job: Job) -> Provenance:
     path = job.loaded.document.name
     files = {}
-    for hook in (job.spec.model.python, *(h.python for h in (
+    train = job.spec.train
+    training = (train.loss, train.batches) if train else ()
+    for hook in (job.spec.model.python, *training, *(h.python for h in (
             job.spec.data.calibration, job.spec.data.evaluation) if h)):  # fmt: skip
         if hook and hook.partition(":")[0].endswith(".py"):
             name = hook.rpartition(":")[0]

@@ -14,6 +14,7 @@ from megacompile.report import format as fmt
 from megacompile.report.charts import Chart
 from megacompile.report.model import Candidate, Gate, Report
 from megacompile.report.tradeoff import tradeoff
+from megacompile.report.training import training_view
 from megacompile.report.waterfall import source_line, waterfall
 
 OPEN_POINTS = 2
@@ -95,6 +96,7 @@ def _context(report: Report) -> dict[str, Any]:
             if isinstance(entry.engine, Candidate)
         ],
         "waterfalls_rest": fmt.more(len(candidates), SHOWN_WATERFALLS, "candidate"),
+        "training": training_view(report),
         "tradeoff": tradeoff(report),
         "gates": gate_table(report),
         "rates": charts.ceiling_chart(report.ceiling) if report.ceiling else None,

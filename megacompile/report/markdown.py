@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from megacompile.report import format as fmt
 from megacompile.report import summary
 from megacompile.report.model import Point, Report, Step
+from megacompile.report.training import block_rows, comparison_rows, remarks
 
 SHOWN_ROWS = 20
 SHOWN_FAILING = 12
@@ -50,6 +51,7 @@ def render_markdown(report: Report) -> str:
     rest = fmt.more(len(report.warnings), SHOWN_WARNINGS, "warning")
     lines += [f"> {rest}", ""] if rest else []
     lines += _engines(report)
+    lines += _training(report)
     lines += _failing(report)
     lines += _others(report)
     lines += _changed(report)
@@ -89,6 +91,21 @@ def _engines(report: Report) -> list[str]:
     for change in summary.metric_changes(report, winner) if winner else []:
         notes.append(f"{text(change.name)}: {summary.change_text(change)}.")
     return [*lines, "", " ".join(note for note in notes if note), ""]
+
+
+def _training(report: Report) -> list[str]:
+    record = report.training
+    if record is None:
+        return []
+    rows = [[text(cell) for cell in row] for row in comparison_rows(record)]
+    lines = [*table(["step", "plain", "optimised", "ratio"], rows, 1), ""]
+    lines += [f"- {text(line)}" for line in remarks(record)[:SHOWN_WARNINGS]]
+    blocks = [[text(cell) for cell in row] for row in block_rows(record)[:SHOWN_ROWS]]
+    if blocks:
+        head = ["block", "keeps", "recompute", "checkpoint", "why"]
+        rest = fmt.more(len(record.checkpoints), SHOWN_ROWS, "block")
+        lines += ["", *details("Checkpointed blocks", [*table(head, blocks, 5), "", rest])]
+    return [*lines, ""]
 
 
 def _failing(report: Report) -> list[str]:

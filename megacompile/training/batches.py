@@ -107,7 +107,8 @@ class Batches:
             if "worker" not in str(error):
                 raise
             raise DataError(
-                what=f"a worker process of {self.label} died", where="train.workers",
+                what=f"a worker process of {self.label} died",
+                where="train.workers",
                 cause=str(error).splitlines()[0],
                 remedy="look at its memory and native code, or set workers: 0 to see the error",
             ) from error
@@ -166,7 +167,8 @@ def _joined(pieces: Iterator[Batch], size: int, label: str) -> Iterator[Batch]:
             whole = waiting[0] if len(waiting) == 1 else {
                 name: torch.cat([one[name] for one in waiting]) for name in waiting[0]
             }  # fmt: skip
-            yield {name: tensor[:size] for name, tensor in whole.items()}
+            # A copy: a batch must not keep all the data in memory, nor write into it.
+            yield {name: tensor[:size].clone() for name, tensor in whole.items()}
             rows -= size
             waiting = [{n: t[size:] for n, t in whole.items()}] if rows else []
 

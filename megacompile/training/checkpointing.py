@@ -69,7 +69,8 @@ def _checkpointed(
     more: dict[str, Any] = {}
     if policy == "keep-matmul":
         selective = functools.partial(
-            torch_checkpoint.create_selective_checkpoint_contexts, keep_matrix_products)
+            torch_checkpoint.create_selective_checkpoint_contexts, keep_matrix_products
+        )
         more["context_fn"] = selective
     if around is not None and not torch.compiler.is_compiling():
         # A compiled region traces both runs under the same modes: only eager ones forget them.

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 from megacompile import hooks
 from megacompile.cache import python_sources
 from megacompile.errors import ModelError
-from megacompile.signature import Binding, Signature
+from megacompile.signature import Binding
 from megacompile.spec.training import Train
+from megacompile.training.context import Origin
 from megacompile.training.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -43,15 +44,14 @@ def save_training(form: Training, folder: Path) -> None:
     (folder / RECORD).write_text(json.dumps(record, indent=2) + "\n")
 
 
-def load_training(folder: Path, signature: Signature) -> Training:
-    """What `save_training` wrote; the module is built by the user's code and then filled.
+def load_training(folder: Path) -> tuple[torch.nn.Module, Binding, Recipe, Origin]:
+    """The parts of what `save_training` wrote; the module is built by the user's code and then
+    filled.
 
     Raises:
         ModelError: the code builds another model than the stored weights are of.
     """
-    from megacompile.forms import Training
     from megacompile.torchmodules import copy_module
-    from megacompile.training.context import Origin
     from megacompile.training.ties import apply_ties
 
     record = read_record(folder)
@@ -64,8 +64,7 @@ def load_training(folder: Path, signature: Signature) -> Training:
     fill(module, folder / WEIGHTS, record["aliases"])
     origin = Origin(record["model"], base, Train.model_validate(record["train"]), record["seed"])
     bound = record["binding"]
-    binding = Binding(bound["names"], frozenset(bound["positional"]))
-    return Training(module, signature, binding, recipe, origin)
+    return module, Binding(bound["names"], frozenset(bound["positional"])), recipe, origin
 
 
 def read_record(folder: Path) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The plain step tried once before anything is built: what is wrong with loss or data shows here."""
+"""The plain step tried once before anything is built: faults of loss or data show here."""
 
 from __future__ import annotations
 
@@ -23,17 +23,13 @@ from megacompile.training.ties import find_ties
 SHOWN = 5
 
 
-def origin_of(spec: Spec, base: Path) -> Origin:
-    """Where the model of a training spec comes from."""
-    assert spec.train is not None
-    assert spec.model.python is not None
-    return Origin(spec.model.python, base, spec.train, spec.seed)
-
-
 def plain_form(form: Eager, spec: Spec, base: Path) -> Training:
     """The user's model under the empty recipe."""
+    assert spec.train is not None
+    assert spec.model.python is not None
+    origin = Origin(spec.model.python, base, spec.train, spec.seed)
     recipe = Recipe(ties=find_ties(form.module))
-    return Training(form.module, form.signature, form.binding, recipe, origin_of(spec, base))
+    return Training(form.module, form.signature, form.binding, recipe, origin)
 
 
 def try_plain_step(form: Eager, spec: Spec, base: Path) -> str:
@@ -65,7 +61,8 @@ def training_hash(train: Train, base: Path, batch: Batch) -> str:
     digest = hashlib.sha256()
     for name, tensor in batch.items():
         digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
-        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
+        data = tensor.detach().cpu().contiguous().flatten().view(torch.uint8)
+        digest.update(data.numpy().tobytes())
     return key_of(digest.hexdigest(), train.model_dump(mode="json"), *hook_hashes(train, base))
 
 
@@ -102,4 +99,3 @@ def _not_finite(batch: Batch) -> str | None:
         if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
             return f"entry '{name}' of the first batch holds NaN or infinity"
     return None
-

@@ -33,7 +33,11 @@ class Live:
 
 
 def live_memory(work: Callable[[], object], device: str = "cpu") -> Live:
-    """Run `work` once and watch its allocations."""
+    """Run `work` once and watch its allocations.
+
+    On CPU the profiler doesn't see it when `work` frees what was there before: such memory
+    counts as there all the time.
+    """
     if device != "cpu":
         return _cuda_memory(work)
     from torch.profiler import ProfilerActivity, profile
@@ -88,11 +92,16 @@ def _cuda_memory(work: Callable[[], object]) -> Live:
 
 
 def bytes_of(tensors: Any) -> int:
-    """Bytes of tensors (nested in lists, tuples, dicts), each storage once."""
+    """Bytes of tensors (nested in lists, tuples, dicts), each storage once and whole: several
+    tensors may be parts of one, as a sharded block's gradients are."""
     from torch.utils import _pytree as pytree
 
-    leaves = [one for one in pytree.tree_leaves(tensors) if isinstance(one, torch.Tensor)]
-    return sum(size for _, size in unique_storages(map(_local, leaves)).values())
+    found: dict[int, int] = {}
+    for one in pytree.tree_leaves(tensors):
+        if isinstance(one, torch.Tensor):
+            storage = _local(one).untyped_storage()
+            found[storage.data_ptr()] = storage.nbytes()
+    return sum(found.values())
 
 
 def _local(tensor: torch.Tensor) -> torch.Tensor:
@@ -113,8 +122,7 @@ class SavedBytes:
         self.module, self.names = module, names
         self.by_module: dict[str, int] = {}
         self._stack: list[str] = []
-        self._seen = {address for address in unique_storages(
-            [*module.parameters(), *module.buffers()])}  # fmt: skip
+        self._seen = set(unique_storages([*module.parameters(), *module.buffers()]))
         self._seen |= set(_addresses(inputs))
         self._alive: list[torch.Tensor] = []  # an address must not be used again while counting
 

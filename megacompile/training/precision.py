@@ -37,9 +37,7 @@ class Float32Islands(TorchFunctionMode):
         super().__init__()
         self.device = device
 
-    def __torch_function__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if func not in WIDE:
             return func(*args, **kwargs)

@@ -175,7 +175,7 @@ class TrainingStep:
             outputs = widened(outputs)
         return self.loss_function(outputs, piece)
 
-    def arguments(self, piece: Batch) -> tuple[list[Any], dict[str, Any]]:
+    def arguments(self, piece: Batch) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """A batch's entries as the arguments of `forward`; an optional input may be missing.
 
         Raises:
@@ -263,7 +263,8 @@ def make_optimizer(module: nn.Module, train: Train) -> torch.optim.Optimizer:
         raise ModelError(what="the model has no parameter to train", where="model.python",
                          expected="at least one parameter with requires_grad")  # fmt: skip
     made: torch.optim.Optimizer = classes[train.optimizer.kind](
-        parameters, **train.optimizer.options.model_dump())
+        parameters, **train.optimizer.options.model_dump()
+    )
     return made
 
 

@@ -5,12 +5,15 @@ PASSES: dict[str, tuple[str, ...]] = {
         "megacompile_passes.cast_exported:CastExported",
         "megacompile_passes.cast_onnx:CastOnnx",
     ),
+    "compile": ("megacompile_passes.compile_step:CompileStep",),
+    "distribute": ("megacompile_passes.distribute:Distribute",),
     "export": ("megacompile_passes.export:Export",),
     "fold-batchnorm": (
         "megacompile_passes.fold_batchnorm_exported:FoldBatchNormExported",
         "megacompile_passes.fold_batchnorm_onnx:FoldBatchNormOnnx",
         "megacompile_passes.fold_batchnorm_scripted:FoldBatchNormScripted",
     ),
+    "mixed-precision": ("megacompile_passes.mixed_precision:MixedPrecision",),
     "quantize": (
         "megacompile_passes.quantize_exported:QuantizeExported",
         "megacompile_passes.quantize_onnx:QuantizeOnnx",
