@@ -84,7 +84,7 @@ class View:
     stride: tuple[int, ...]
 
 
-class _Compressor:
+class Compressor:
     """Pack and unpack for one forward: a storage that several operators save is packed once."""
 
     def __init__(self, choice: Compression, module: nn.Module) -> None:
@@ -95,7 +95,7 @@ class _Compressor:
         self.seen: dict[int, StorageWeakRef] = {}
 
     def pack(self, tensor: torch.Tensor) -> torch.Tensor | View:
-        if not self._wanted(tensor):
+        if self.objection(tensor) is not None:
             return tensor
         dense = is_dense(tensor)
         storage = tensor.untyped_storage()
@@ -119,17 +119,20 @@ class _Compressor:
             return kept
         return kept.packed.values().as_strided(kept.shape, kept.stride)
 
-    def _wanted(self, tensor: torch.Tensor) -> bool:
-        if not tensor.is_floating_point() or tensor.layout is not torch.strided:
-            return False
-        if type(tensor) not in (torch.Tensor, nn.Parameter) or tensor.element_size() < 2:
-            return False
-        if tensor.numel() < self.choice.minimum_elements:
-            return False
+    def objection(self, tensor: torch.Tensor) -> str | None:
+        """Why a tensor stays as it is; None if it doesn't."""
+        if not tensor.is_floating_point():
+            return "no float"
+        if tensor.layout is not torch.strided or type(tensor) not in (torch.Tensor, nn.Parameter):
+            return "no plain tensor"
         storage = tensor.untyped_storage()
-        # An expanded tensor is smaller as it is than with all its repetitions.
-        expanded = tensor.numel() * tensor.element_size() > storage.nbytes()
-        return not expanded and storage._cdata not in self.held
+        if storage._cdata in self.held:
+            return "a parameter or buffer"
+        if tensor.element_size() < 2 or tensor.numel() < self.choice.minimum_elements:
+            return "small"
+        if tensor.numel() * tensor.element_size() > storage.nbytes():
+            return "expanded: with all repetitions it would be larger"
+        return None
 
 
 def is_dense(tensor: torch.Tensor) -> bool:
@@ -160,6 +163,6 @@ def compressing(choice: Compression, module: nn.Module) -> Iterator[None]:
     tensors with an infinity or NaN stay as they are. Inside a checkpointed module nothing is
     saved, so nothing is compressed; its inputs stay as they are.
     """
-    compressor = _Compressor(choice, module)
+    compressor = Compressor(choice, module)
     with torch.autograd.graph.saved_tensors_hooks(compressor.pack, compressor.unpack):
         yield

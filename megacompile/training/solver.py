@@ -17,6 +17,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from megacompile.tensors import Array
+
 
 @dataclass(frozen=True)
 class Segment:
@@ -62,12 +64,18 @@ class Solution:
 
 def peak_of(problem: Problem, chosen: Sequence[str]) -> int:
     """Bytes at the worst moment when the chosen blocks are checkpointed."""
+    return worst_moment(problem, chosen)[1]
+
+
+def worst_moment(problem: Problem, chosen: Sequence[str]) -> tuple[int, int]:
+    """The segment whose backward needs most, and how many bytes that are."""
     picked = set(chosen)
-    worst = 0
+    worst = (0, 0)
     for index, segment in enumerate(problem.segments):
         alive = sum(s.size for s in problem.saved if s.segments[0] < index
                     and _is_alive(problem, s, index, picked))  # fmt: skip
-        worst = max(worst, alive + segment.peak)
+        if alive + segment.peak > worst[1]:
+            worst = (index, alive + segment.peak)
     return worst
 
 
@@ -112,7 +120,7 @@ class _Program:
         self.number = {name: i for i, name in enumerate(self.names)}
         self.count = len(self.names) + len(problem.saved) + 1
         self.scale = float(max(sum(s.size for s in problem.saved), 1))
-        self.rows: list[np.ndarray] = []
+        self.rows: list[Array] = []
         self.highest: list[float] = []
         self._exclusive()
         self._kept()
@@ -132,10 +140,10 @@ class _Program:
         assert found is not None  # nothing is forbidden without a budget
         return found
 
-    def _row(self) -> np.ndarray:
+    def _row(self) -> Array:
         return np.zeros(self.count)
 
-    def _limit(self, row: np.ndarray, highest: float) -> None:
+    def _limit(self, row: Array, highest: float) -> None:
         self.rows.append(row)
         self.highest.append(highest)
 
@@ -171,12 +179,14 @@ class _Program:
                     continue
                 row[len(self.names) + number] = saved.size / self.scale
                 for name in segment.blocks:
-                    inside = saved.held and all(name in self.problem.segments[i].blocks for i in saved.segments)
+                    inside = saved.held and all(
+                        name in self.problem.segments[i].blocks for i in saved.segments
+                    )
                     if inside and name not in saved.inputs:  # computed again with the block
                         row[self.number[name]] += saved.size / self.scale
             self._limit(row, -segment.peak / self.scale)
 
-    def _solved(self, costs: np.ndarray, highest_peak: float) -> list[str] | None:
+    def _solved(self, costs: Array, highest_peak: float) -> list[str] | None:
         from scipy.optimize import Bounds, LinearConstraint, milp
 
         whole = np.zeros(self.count)
