@@ -93,7 +93,7 @@ class CheckpointBlocks(Pass[Training, Training]):
                                 remedy="name them: blocks: [name, name]")  # fmt: skip
             return [name for names in kinds for name in names[:: self.every]]
         assert self.blocks is not None
-        names = [n for n, _ in model.module.named_modules() if n]
+        names = [n for n, _ in model.module.named_modules(remove_duplicate=False) if n]
         wanted = [self.blocks] if isinstance(self.blocks, str) else self.blocks
         found = select(wanted, names, "blocks")
         return [n for n in names if n in found
