@@ -5,7 +5,9 @@ PASSES: dict[str, tuple[str, ...]] = {
         "megacompile_passes.cast_exported:CastExported",
         "megacompile_passes.cast_onnx:CastOnnx",
     ),
+    "checkpoint": ("megacompile_passes.checkpoint:CheckpointBlocks",),
     "compile": ("megacompile_passes.compile_step:CompileStep",),
+    "compress-activations": ("megacompile_passes.compress_activations:CompressActivations",),
     "distribute": ("megacompile_passes.distribute:Distribute",),
     "export": ("megacompile_passes.export:Export",),
     "fold-batchnorm": (
@@ -14,11 +16,13 @@ PASSES: dict[str, tuple[str, ...]] = {
         "megacompile_passes.fold_batchnorm_scripted:FoldBatchNormScripted",
     ),
     "mixed-precision": ("megacompile_passes.mixed_precision:MixedPrecision",),
+    "offload-activations": ("megacompile_passes.offload_activations:OffloadActivations",),
     "quantize": (
         "megacompile_passes.quantize_exported:QuantizeExported",
         "megacompile_passes.quantize_onnx:QuantizeOnnx",
     ),
     "script": ("megacompile_passes.script:Script",),
+    "share-parameters": ("megacompile_passes.share_parameters_eager:ShareParametersEager",),
     "simplify": (
         "megacompile_passes.simplify_exported:SimplifyExported",
         "megacompile_passes.simplify_onnx:SimplifyOnnx",
