@@ -64,7 +64,8 @@ def render_plan(plan: Plan, cached: dict[str, list[bool]] | None = None) -> str:
              f"{plan.target.device}, {plan.target.threads} threads"]  # fmt: skip
     for candidate in plan.candidates:
         lines += _candidate(candidate, (cached or {}).get(candidate.name, []))
-    lines.append("baselines: " + ", ".join(plan.baselines))
+    baselines = plan.baselines if plan.spec.train is None else ("the plain step",)
+    lines.append("baselines: " + ", ".join(baselines))
     lines.append("(+ inserted by the planner)")
     return "\n".join(lines)
 

@@ -43,6 +43,12 @@ def _integer(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> int:
     return int(text, base)
 
 
+def _text(text: str) -> str:
+    """JSON escapes a character outside the basic plane as two surrogates, which YAML leaves
+    apart; a single one is no character."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
 _CoreLoader.add_constructor("tag:yaml.org,2002:int", _integer)
 
 
@@ -149,7 +155,7 @@ class _Builder:
             return None
         if not isinstance(value, (str, int, float, bool, type(None))):
             return str(node.value)  # e.g. a YAML timestamp: a spec has none
-        return value
+        return _text(value) if isinstance(value, str) else value
 
     def mapping(self, node: yaml.MappingNode, path: Path, inside: frozenset[int]) -> dict[str, Any]:
         result: dict[str, Any] = {}
@@ -157,7 +163,7 @@ class _Builder:
             if not isinstance(key_node, yaml.ScalarNode):
                 self.problem(key_node, "a key must be a plain word")
                 continue
-            key = str(key_node.value)
+            key = _text(str(key_node.value))
             if key in result:
                 self.problem(key_node, f"key '{key}' stands twice", "remove one of them")
                 continue

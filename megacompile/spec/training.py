@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_serializer, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
 Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Decay = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -111,14 +118,12 @@ class Train(_Part):
     workers: int = Field(0, ge=0, le=256, description="processes that load samples")
     preload: bool = Field(False, description="keep all samples in memory")
 
-    @model_validator(mode="after")
-    def _references(self) -> Train:
-        if ":" not in self.loss:
-            raise ValueError(f"loss: '{self.loss}' has no ':'; write FILE.py:NAME")
-        if ":" not in self.batches:
-            raise ValueError(f"batches: '{self.batches}' has no ':'; write FILE.py:NAME, "
-                             "npz:FILE, lmdb:FOLDER or arrays:FOLDER")  # fmt: skip
-        return self
+    @field_validator("loss", "batches")
+    @classmethod
+    def _reference(cls, value: str) -> str:
+        if ":" not in value:
+            raise ValueError(f"'{value}' has no ':'; write FILE.py:NAME")
+        return value
 
     @property
     def micro_batch(self) -> int:

@@ -254,6 +254,14 @@ def test_any_value_of_a_key_gives_a_line(key: str, value: object, tmp_path: Path
     outcome(json.dumps({**data, key: value}, indent=1), tmp_path)
 
 
+def test_a_character_that_json_escapes_as_two_is_one(tmp_path: Path) -> None:
+    text = json.dumps({"name": "a", "backends": [{"\U00010000": {}}]})
+    assert "\\ud800" in text
+    path = tmp_path / "s.json"
+    path.write_text(text)
+    assert load_spec(path).document.data["backends"] == [{"\U00010000": {}}]
+
+
 @given(cut=st.integers(0, len(GOOD)), more=st.text(max_size=6))
 @ANY
 def test_a_damaged_spec_gives_a_line(cut: int, more: str, tmp_path: Path) -> None:
