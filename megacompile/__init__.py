@@ -14,24 +14,26 @@ if TYPE_CHECKING:
     from megacompile.bundle import load
     from megacompile.compiled import CompiledModel
     from megacompile.errors import MegacompileError, PassError
-    from megacompile.forms import Eager, Exported, Onnx, Scripted
+    from megacompile.forms import Eager, Exported, Onnx, Scripted, Training
     from megacompile.job.context import Options
     from megacompile.passbase import Effect, Fact, Pass, PassContext, Sites, select
     from megacompile.passbase import Result as PassResult
     from megacompile.spec import Spec
+    from megacompile.training.product import training_step
 
 _HOMES = {
     "CompiledModel": "compiled", "Eager": "forms", "Effect": "passbase", "Exported": "forms",
     "Fact": "passbase", "MegacompileError": "errors", "Onnx": "forms", "Options": "job.context",
     "Pass": "passbase", "PassContext": "passbase", "PassError": "errors",
     "PassResult": "passbase:Result", "Result": "builder", "Scripted": "forms", "Sites": "passbase",
-    "Spec": "spec", "build": "builder", "load": "bundle", "select": "passbase",
+    "Spec": "spec", "Training": "forms", "build": "builder", "load": "bundle",
+    "select": "passbase", "training_step": "training.product",
 }  # fmt: skip
 
 __all__ = [
     "CompiledModel", "Eager", "Effect", "Exported", "Fact", "MegacompileError", "Onnx",
     "Options", "Pass", "PassContext", "PassError", "PassResult", "Result", "Scripted", "Sites",
-    "Spec", "build", "load", "select",
+    "Spec", "Training", "build", "load", "select", "training_step",
 ]  # fmt: skip
 
 

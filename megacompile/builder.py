@@ -14,11 +14,14 @@ from megacompile.gpus import local_archs, no_gpu_reason
 from megacompile.job.assembly import assemble, build_time
 from megacompile.job.candidates import Workers, all_stored, build_candidates
 from megacompile.job.context import Job, Options, Outcome
+from megacompile.job.events import write_events
 from megacompile.job.inspection import forget_original, inspect_original
 from megacompile.job.measuring import evaluate_original, measure
 from megacompile.job.products import serving_sources, write_product
+from megacompile.job.training import assemble_training, measure_training
 from megacompile.lock import output_lock
 from megacompile.measure.machine import cpu_isa, environment, thread_budget
+from megacompile.original import Original
 from megacompile.plan import Plan, make_plan
 from megacompile.progress import Listener, Progress
 from megacompile.report.model import Report
@@ -88,10 +91,13 @@ def run(job: Job) -> Result:
     with Workers(job, len(plans)) as workers:
         if not all_stored(job, plans, original):
             workers.warm_up()
-        metric, stale = evaluate_original(job, original, remembered)
-        if stale:
-            return _start_over(job)
+        if job.spec.train is None:
+            metric, stale = evaluate_original(job, original, remembered)
+            if stale:
+                return _start_over(job)
         built = build_candidates(job, plans, original, workers)
+    if job.spec.train is not None:
+        return _finish_training(job, original, built, remembered)
     outcomes, lowered = built[: len(job.plan.candidates)], built[len(job.plan.candidates) :]
     measured, stale = measure(job, original, outcomes, lowered, remembered)
     if stale:
@@ -100,6 +106,22 @@ def run(job: Job) -> Result:
     bundle = write_product(job, report, outcomes, lowered, original)
     report.build_seconds = build_time(job, outcomes + lowered)
     path = write_report(report, job.options.report_dir or Path("reports") / job.spec.name)
+    return Result(report, path, bundle, _exit_code(report, outcomes))
+
+
+def _finish_training(
+    job: Job, original: Original, outcomes: list[Outcome], remembered: bool
+) -> Result:
+    """Measure steps instead of engines; everything else is as in `run`."""
+    trained, stale = measure_training(job, original, outcomes, remembered)
+    if stale:
+        return _start_over(job)
+    report = assemble_training(job, original, outcomes, trained)
+    bundle = write_product(job, report, outcomes, [], original)
+    report.build_seconds = build_time(job, outcomes)
+    folder = job.options.report_dir or Path("reports") / job.spec.name
+    path = write_report(report, folder)
+    write_events(report, folder, job.say)
     return Result(report, path, bundle, _exit_code(report, outcomes))
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from megacompile import __version__
 from megacompile.backendbase import Machine, Runner
+from megacompile.backends.training import TrainedRunner
 from megacompile.cache import disk_error, file_sha256
 from megacompile.compare import InputSet, compare
 from megacompile.compiled import CompiledModel
@@ -200,8 +201,20 @@ def load_runner(folder: Path, threads: int | None = None) -> tuple[Runner, Signa
     Raises:
         BundleError: damaged, incomplete, for other hardware, or for other library versions.
     """
+    manifest = checked_manifest(folder)
+    signature = Signature.from_dict(manifest["signature"])
+    backend = backend_class(manifest["backend"])(**manifest["options"])
+    return backend.load(folder / ENGINE, here(threads), signature), signature
+
+
+def checked_manifest(folder: Path) -> dict[str, Any]:
+    """A bundle's manifest, after its files and what it needs of this machine were checked.
+
+    Raises:
+        BundleError: damaged, incomplete, for other hardware, or for other library versions.
+    """
     manifest = read_manifest(folder)
-    machine = here(threads, manifest["target"]["device"])
+    machine = here(device=manifest["target"]["device"])
     if not manifest.get("executed", True):
         raise BundleError(what="the bundle was built for other hardware and never executed",
                           where=str(folder), got=", ".join(manifest["target"]["arch"]),
@@ -220,9 +233,7 @@ def load_runner(folder: Path, threads: int | None = None) -> tuple[Runner, Signa
             remedy="build on this machine: the spec lies in the bundle's spec.json",
         )  # fmt: skip
     _check_versions(folder, manifest["versions"])
-    signature = Signature.from_dict(manifest["signature"])
-    backend = backend_class(manifest["backend"])(**manifest["options"])
-    return backend.load(folder / ENGINE, machine, signature), signature
+    return manifest
 
 
 def _check_versions(folder: Path, versions: dict[str, str]) -> None:
@@ -239,8 +250,10 @@ def _check_versions(folder: Path, versions: dict[str, str]) -> None:
                               remedy="install that version, or build again")  # fmt: skip
 
 
-def load(bundle: str | Path, threads: int | None = None) -> CompiledModel:
-    """Load a bundle as a callable with the original's inputs and outputs.
+def load(bundle: str | Path, threads: int | None = None) -> Any:
+    """Load a bundle: a `CompiledModel`, a callable with the original's inputs and outputs; of a
+    training bundle the `torch.nn.Module` itself, in evaluation mode (its step is
+    `megacompile.training_step`).
 
     Args:
         bundle: the folder, e.g. "build/minilm".
@@ -248,6 +261,18 @@ def load(bundle: str | Path, threads: int | None = None) -> CompiledModel:
 
     Raises:
         BundleError: damaged, incomplete, for other hardware, or for other library versions.
+    """
+    runner, signature = load_runner(Path(bundle), threads)
+    if isinstance(runner, TrainedRunner):
+        return runner.form.module
+    return CompiledModel(runner.run, signature)
+
+
+def load_compiled(bundle: str | Path, threads: int | None = None) -> CompiledModel:
+    """Any bundle as a callable on arrays.
+
+    Raises:
+        BundleError: as in `load`.
     """
     runner, signature = load_runner(Path(bundle), threads)
     return CompiledModel(runner.run, signature)

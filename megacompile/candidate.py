@@ -10,8 +10,16 @@ from typing import Any
 
 from megacompile.backendbase import Machine
 from megacompile.cache import Cache
-from megacompile.instruments import Dump, Instrument, Memory, Size, Timing, Verification
-from megacompile.manager import CandidateRun, lower
+from megacompile.instruments import (
+    Dump,
+    Instrument,
+    Memory,
+    Size,
+    StepVerification,
+    Timing,
+    Verification,
+)
+from megacompile.manager import CandidateRun, lower, training_origin
 from megacompile.original import Original, inspect
 from megacompile.plan import CandidatePlan, make_plan
 from megacompile.process import Send
@@ -81,6 +89,9 @@ def prepare(request: dict[str, Any], send: Send) -> CandidateRun:
         instruments.append(Dump(Path(request["dump"]) / chosen.name.replace("/", "-")))
     if request["verify_each"]:
         instruments.append(Verification([one for one in sets if not one.heavy]))
+        origin = training_origin(plan.spec, base)
+        if origin is not None:
+            instruments.append(StepVerification(origin))
     instruments += [Size(), Memory(), Timing()]
 
     def on_step(record: Step) -> None:

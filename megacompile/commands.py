@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import sys
 from argparse import Namespace
@@ -24,6 +25,8 @@ def build(arguments: Namespace) -> int:
     from megacompile.job.context import Options
     from megacompile.progress import Progress
 
+    if _follows():
+        return 0
     options = Options(
         build_dir=Path(arguments.build_dir),
         report_dir=Path(arguments.report_dir) if arguments.report_dir else None,
@@ -70,6 +73,22 @@ def _conclude(
     if bundle:
         out(f"bundle: {bundle}")
     return exit_code
+
+
+def _follows() -> bool:
+    """Under torchrun the first process builds; the others help it with distributed steps, and
+    this returns when it is done."""
+    import os
+
+    if int(os.environ.get("WORLD_SIZE", "1")) < 2 or "TORCHELASTIC_RUN_ID" not in os.environ:
+        return False
+    from megacompile.training.crew import dismiss, follow
+
+    if os.environ["RANK"] == "0":
+        atexit.register(dismiss)
+        return False
+    follow()
+    return True
 
 
 def plan(arguments: Namespace) -> int:
@@ -213,10 +232,10 @@ def doctor(arguments: Namespace) -> int:
 
 
 def run(arguments: Namespace) -> int:
-    from megacompile.bundle import load
+    from megacompile.bundle import load_compiled
     from megacompile.tensors import load_arrays, save_arrays
 
-    model = load(arguments.bundle, arguments.threads)
+    model = load_compiled(arguments.bundle, arguments.threads)
     path = Path(arguments.input)
     try:
         given = load_arrays(path)

@@ -138,33 +138,33 @@ def gates_of(budget: Budget, candidate: Candidate, original: Mapping[str, Metric
     gates: list[Gate] = []
     first = candidate.points[0] if candidate.points else None
     if budget.metric_drop is not None:
-        gates.append(_metric_gate(budget.metric_drop, candidate.metric, original))
+        gates.append(metric_gate(budget.metric_drop, candidate.metric, original))
     error = candidate.lowering.error if candidate.lowering else None
     if budget.cosine is not None:
-        gates.append(_least("cosine", budget.cosine, error.cosine_min if error else None,
+        gates.append(least("cosine", budget.cosine, error.cosine_min if error else None,
                             error.note if error else None))  # fmt: skip
     if error is not None:
         gates.append(Gate(name="dead_channels", limit=0, value=len(error.dead_channels),
                           passed=not error.dead_channels))  # fmt: skip
     if budget.size_mb is not None:
         size = candidate.size_bytes / 1e6 if candidate.size_bytes is not None else None
-        gates.append(_most("size_mb", budget.size_mb, size))
+        gates.append(most("size_mb", budget.size_mb, size))
     if not candidate.executed:
         return gates  # time and memory are judged where the engine can run
     # Without a speed-up (the A/A check failed) there is nothing to hold against the limit; no
     # winner is named then.
     if budget.speedup is not None and first is not None and first.speedup is not None:
-        gates.append(_least("speedup", budget.speedup, first.speedup.low))
+        gates.append(least("speedup", budget.speedup, first.speedup.low))
     if budget.latency_ms is not None:
-        gates.append(_most("latency_ms", budget.latency_ms,
+        gates.append(most("latency_ms", budget.latency_ms,
                            first.latency_ms.p50 if first else None))  # fmt: skip
     if budget.peak_memory_mb is not None:
-        gates.append(_most("peak_memory_mb", budget.peak_memory_mb,
+        gates.append(most("peak_memory_mb", budget.peak_memory_mb,
                            first.peak_memory_mb if first else None))  # fmt: skip
     return gates
 
 
-def _metric_gate(
+def metric_gate(
     limit: float, metrics: Mapping[str, Metric], original: Mapping[str, Metric]
 ) -> Gate:
     """The worst relative loss of any metric."""
@@ -184,14 +184,16 @@ def _metric_gate(
                 )  # fmt: skip
 
 
-def _least(name: str, limit: float, value: float | None, note: str | None = None) -> Gate:
+def least(name: str, limit: float, value: float | None, note: str | None = None) -> Gate:
+    """A gate that a value passes when it is at least the limit."""
     passed = value is not None and value >= limit
     return Gate(name=name, limit=limit, value=value, passed=passed, note=note)
 
 
-def _most(name: str, limit: float, value: float | None) -> Gate:
+def most(name: str, limit: float, value: float | None, note: str | None = None) -> Gate:
+    """A gate that a value passes when it is at most the limit."""
     passed = value is not None and value <= limit
-    return Gate(name=name, limit=limit, value=value, passed=passed)
+    return Gate(name=name, limit=limit, value=value, passed=passed, note=note)
 
 
 def choose(
@@ -207,8 +209,8 @@ def choose(
     if not inside:
         outside = [c for c in candidates if c.status == "outside_budget"]
         if outside:
-            return "outside_budget", None, _outside_sentence(outside)
-        return "failed", None, _failed_sentence(candidates)
+            return "outside_budget", None, outside_sentence(outside)
+        return "failed", None, failed_sentence(candidates)
     best = min(inside, key=lambda c: c.points[0].latency_ms.p50)
     first = next((b.name for b in baselines if b.points), "the baseline")
     floor = check.noise_floor if check else 0.02
@@ -273,7 +275,8 @@ def _waiting_sentence(waiting: Sequence[Candidate]) -> str:
     )
 
 
-def _outside_sentence(outside: Sequence[Candidate]) -> str:
+def outside_sentence(outside: Sequence[Candidate]) -> str:
+    """What the candidate nearest to the budget breaks."""
     best = min(outside, key=lambda c: (sum(not g.passed for g in c.gates),
                                        c.points[0].latency_ms.p50 if c.points else 0))  # fmt: skip
     broken = [f"{g.name} {g.value:.4g} (limit {g.limit:.4g})" if g.value is not None
@@ -282,7 +285,8 @@ def _outside_sentence(outside: Sequence[Candidate]) -> str:
             f"{', '.join(broken)}.")  # fmt: skip
 
 
-def _failed_sentence(candidates: Sequence[Candidate]) -> str:
+def failed_sentence(candidates: Sequence[Candidate]) -> str:
+    """Why the first candidate could not be built."""
     if not candidates:
         return "There was no candidate to build."
     first = candidates[0]

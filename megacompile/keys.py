@@ -29,6 +29,7 @@ def own_hash() -> str:
     folder = Path(__file__).parent
     files = [folder / f"{name}.py" for name in OWN]
     files += sorted((folder / "instruments").glob("*.py"))
+    files += sorted((folder / "training").glob("*.py"))
     return key_of(__version__, *(f.read_text() for f in files))
 
 
@@ -55,7 +56,7 @@ def root_key(spec: Spec, original: Original) -> str:
                   original.outputs)  # fmt: skip
 
 
-def step_key(before: str, pass_: Pass[Any, Any], original: Original) -> str:
+def step_key(before: str, pass_: Pass[Any, Any], original: Original, base: Path) -> str:
     """The key of a step: what it started from, its options, source, libraries, and data.
 
     The backend is no part of it: what a pass takes from the backend stands in its resolved
@@ -67,8 +68,14 @@ def step_key(before: str, pass_: Pass[Any, Any], original: Original) -> str:
         sources_hash(file) if hooks.is_user_module(cls.__module__) else package_hash(file.parent)
     )
     libraries = versions([*cls.libraries, "torch", "onnx"])
+    data = [original.calibration_hash]
+    if original.training_hash is not None:
+        data.append(original.training_hash)
+    for reference in pass_.references():
+        path = hooks.locate(reference, base)[0]
+        data.append(sources_hash(path) if path else reference)
     return key_of(before, cls.__qualname__, pass_.model_dump(mode="json"), source, libraries,
-                  original.calibration_hash)  # fmt: skip
+                  *data)  # fmt: skip
 
 
 def engine_key(before: str, backend: Backend, machine: Machine) -> str:
@@ -78,9 +85,11 @@ def engine_key(before: str, backend: Backend, machine: Machine) -> str:
                   machine.threads, machine.device, machine.arch, machine.absent())  # fmt: skip
 
 
-def keys_of(plan: CandidatePlan, spec: Spec, original: Original, machine: Machine) -> list[str]:
+def keys_of(
+    plan: CandidatePlan, spec: Spec, original: Original, machine: Machine, base: Path
+) -> list[str]:
     """Keys of all steps and, last, of the engine. Nothing heavy is imported."""
     keys = [root_key(spec, original)]
     for step in plan.steps:
-        keys.append(step_key(keys[-1], step.pass_, original))
+        keys.append(step_key(keys[-1], step.pass_, original, base))
     return [*keys[1:], engine_key(keys[-1], plan.backend, machine)]

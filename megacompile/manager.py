@@ -16,8 +16,15 @@ from megacompile.backendbase import Lowered, Machine, Runner
 from megacompile.cache import Cache, Entry
 from megacompile.compare import InputSet, compare
 from megacompile.errors import MegacompileError, PassError, VerificationError
-from megacompile.forms import FORMS, Eager, Form
-from megacompile.instruments import Instrument, Memory, StepRun, Timing, first_broken
+from megacompile.forms import FORMS, Eager, Form, Training
+from megacompile.instruments import (
+    Instrument,
+    Memory,
+    StepRun,
+    StepVerification,
+    Timing,
+    first_broken,
+)
 from megacompile.instruments.verification import enforce, measure, record_of, run_all
 from megacompile.keys import FORM, SAMPLES, keys_of
 from megacompile.original import Original
@@ -27,6 +34,7 @@ from megacompile.report.model import ErrorRecord, SitesRecord, Skipped, Step
 from megacompile.source import load_original
 from megacompile.spec.models import Spec
 from megacompile.tensors import Feeds, save_arrays
+from megacompile.training.context import Origin, TrainingContext
 
 # An engine may lose this many times what its model had lost, and this much more.
 LOWERING_FACTOR, LOWERING_SLACK = 5.0, 0.02
@@ -54,7 +62,7 @@ class CandidateRun:
 
     def __post_init__(self) -> None:
         self.signature = self.original.signature(self.spec)
-        self.keys = keys_of(self.plan, self.spec, self.original, self.machine)
+        self.keys = keys_of(self.plan, self.spec, self.original, self.machine, self.base)
         self.current: Form | None = None
         self.stored: list[tuple[PlannedStep, Entry | None]] = []
         self.last_error: ErrorRecord | None = None
@@ -158,7 +166,7 @@ class CandidateRun:
             traits=self.plan.backend.traits(), calibration=self.original.calibration,
             examples=lambda which: examples.make(
                 self.signature, examples.sizes(self.signature, which), self.spec.seed + 1),
-            progress=self.on_progress,
+            progress=self.on_progress, training=self._training(), base=self.base,
         )  # fmt: skip
         try:
             result = pass_.run(before, context)
@@ -173,6 +181,13 @@ class CandidateRun:
                             expected="Result(model, Sites(...))", got=type(result).__name__,
                             audience="pass author")  # fmt: skip
         return result
+
+    def _training(self) -> TrainingContext | None:
+        origin = training_origin(self.spec, self.base)
+        if origin is None:
+            return None
+        return TrainingContext(origin, self.machine.device, self.machine.isa,
+                               self.machine.threads)  # fmt: skip
 
     def _check_effect(self, pass_: Pass[Any, Any], result: Result[Any], record: Step) -> None:
         sites = result.sites
@@ -213,6 +228,30 @@ class CandidateRun:
 
         guilty = first_broken(known, broken)
         return guilty[0].pass_.name if guilty else None
+
+    def find_guilty_step(self, verification: StepVerification, steps: int) -> str | None:
+        """The first stored training step that breaks its promise over many steps."""
+        from megacompile.training.comparison import broken_step
+
+        known = [(number, planned, entry) for number, (planned, entry) in enumerate(self.stored)
+                 if entry is not None and planned.form == Training.name]  # fmt: skip
+
+        def broken(item: tuple[int, PlannedStep, Entry]) -> bool:
+            form = self._load(Training.name, item[2])
+            assert isinstance(form, Training)
+            return (
+                broken_step(verification.measure(form, steps), *self.promise(item[0])) is not None
+            )
+
+        guilty = first_broken(known, broken)
+        return guilty[1].pass_.name if guilty else None
+
+
+def training_origin(spec: Spec, base: Path) -> Origin | None:
+    """Where the model and the data of a training spec come from; None for inference."""
+    if spec.train is None or spec.model.python is None:
+        return None
+    return Origin(spec.model.python, base, spec.train, spec.seed)
 
 
 def _named(context: AbstractContextManager[None], step: str) -> AbstractContextManager[None]:
@@ -266,6 +305,8 @@ def lower(run: CandidateRun) -> tuple[Step, Entry]:
             samples = _check_engine(run, runner, step, lowered)
         else:
             samples = _check_last_form(run, form, step, lowered, absent)
+        if run.spec.train is not None:
+            _check_training(run, out, step)
         record.notes += lowered.notes
         record.size_bytes = sum(f.stat().st_size for f in out.rglob("*") if f.is_file())
         described = {"step": record.model_dump(mode="json", by_alias=True),
@@ -316,6 +357,26 @@ def _check_last_form(
     lowered.notes.append(f"not executed here: {absent}; verified as {form.name} on this CPU")
     enforce(found, step.effect, step.dtype, step.record.pass_)
     return results[0]
+
+
+def _check_training(run: CandidateRun, out: Path, step: StepRun) -> None:
+    """The step that is shipped, over many steps; what breaks it late is found by bisection."""
+    origin = training_origin(run.spec, run.base)
+    assert origin is not None
+    start = time.perf_counter()
+    form = Training.load(out, run.signature)
+    steps = origin.train.verify_steps
+    verification = StepVerification(origin)
+    try:
+        step.record.training = verification.check(form, steps, step.effect, step.dtype,
+                                                  step.record.pass_)  # fmt: skip
+    except VerificationError as error:
+        guilty = run.find_guilty_step(verification, steps)
+        if guilty:
+            error.what = f"'{guilty}' broke its promise about the training step (found by bisection"
+            error.what += f" over {steps} steps)"
+        raise
+    step.record.verification_seconds += round(time.perf_counter() - start, 3)
 
 
 def _check_lowering(before: ErrorRecord | None, step: StepRun) -> None:

@@ -53,6 +53,7 @@ class Original:
     sets: list[dict[str, Any]]
     calibration_samples: int = 0
     calibration_hash: str | None = None
+    training_hash: str | None = None
     hook_seconds: float = 0.0
     notes: list[str] = field(default_factory=list)
     folder: str = ""
@@ -147,6 +148,12 @@ def inspect(spec: Spec, base: Path, folder: Path) -> Original:
     tried = _try_sizes(form, spec)
     _check_repeatable(first, tried[0].reference)
     _check_optional(form, spec)
+    training_hash = None
+    if spec.train is not None:
+        from megacompile.training.inspection import try_plain_step
+
+        assert isinstance(form, Eager)
+        training_hash = try_plain_step(form, spec, base)
     for index, sample in enumerate(samples):
         save_arrays(folder / f"calibration-{index}.npz", sample)
         if all(not array.any() for array in sample.values()):
@@ -157,7 +164,8 @@ def inspect(spec: Spec, base: Path, folder: Path) -> Original:
         outputs=list(signature.outputs), structure=dict(signature.structure or {}),
         output_dtypes=list(signature.output_dtypes), sets=[],
         calibration_samples=len(samples), calibration_hash=_hash_samples(samples),
-        notes=notes, folder=str(folder), hook_seconds=round(hook_seconds, 3),
+        training_hash=training_hash, notes=notes, folder=str(folder),
+        hook_seconds=round(hook_seconds, 3),
     )  # fmt: skip
     tried += [InputSet(f"calibration sample {n}", sample, form.run(sample), real=True)
               for n, sample in enumerate(samples[:REAL_SETS])]  # fmt: skip

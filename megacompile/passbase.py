@@ -12,9 +12,11 @@ from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
+from megacompile import hooks
 from megacompile.errors import PassError, did_you_mean
 from megacompile.forms import FORMS, Form
 from megacompile.tensors import Feeds
+from megacompile.training.context import TrainingContext
 
 In = TypeVar("In", bound=Form)
 Out = TypeVar("Out", bound=Form)
@@ -95,6 +97,8 @@ class PassContext:
 
     `work` is an empty folder for files. `calibration()` yields feeds of the user's hook, each
     one sample, anew at every call. `examples(sizes)` makes feeds with storages of their own.
+    `training` is there in workload `training` alone. `load_hook` imports what FILE.py:NAME
+    beside the spec, or package.module:NAME, names; `base` is the spec's folder.
     """
 
     work: Path
@@ -104,6 +108,28 @@ class PassContext:
     calibration: Callable[[], Iterator[Feeds]]
     examples: Callable[[Literal["min", "typical", "max", "odd"]], Feeds]
     progress: Callable[[str], None] = lambda message: None
+    training: TrainingContext | None = None
+    base: Path = Path()
+
+    def load_hook(self, reference: str) -> Any:
+        """The user's object that an option names.
+
+        Raises:
+            SpecError: it can't be found or imported.
+        """
+        return hooks.load(reference, self.base)
+
+    def needs_training(self, pass_name: str) -> TrainingContext:
+        """The training part.
+
+        Raises:
+            PassError: the spec's workload is another one.
+        """
+        if self.training is None:
+            raise PassError(what=f"'{pass_name}' needs to know how the model is trained",
+                            expected="workload: training, with `train`", got="inference",
+                            remedy=f"leave '{pass_name}' out")  # fmt: skip
+        return self.training
 
 
 class Pass(BaseModel, ABC, Generic[In, Out]):
@@ -145,6 +171,11 @@ class Pass(BaseModel, ABC, Generic[In, Out]):
 
     def needs_calibration(self) -> bool:
         return False
+
+    def references(self) -> tuple[str, ...]:
+        """FILE.py:NAME of the user's code that the outcome depends on besides the model; their
+        source is part of the cache key."""
+        return ()
 
     def refusal(self, traits: Traits) -> str | None:
         """Why this pass can't precede that backend, with what to write instead; None if it can."""

@@ -27,6 +27,7 @@ SOURCE_FORMS = {"python": "Eager", "onnx": "Onnx", "exported": "Eager",
 EAGER_BASELINES = ("eager", "torch.compile")
 # What is evaluated on this CPU in place of an engine for other hardware.
 LAST_FORM = "the ONNX file"
+TRAINING = "training"  # the backend and the workload
 
 
 @dataclass(frozen=True)
@@ -112,6 +113,8 @@ def make_plan(loaded: Loaded, target: Callable[[Spec], Machine], quantized: bool
     common = items.passes(loaded.sections.get("passes") or [], ("passes",))
     raw_variants = loaded.sections.get("variants") or {}
     default = items.backends(loaded.sections.get("backends"), ("backends",))
+    if loaded.sections.get("workload") == "training" and not default:
+        default = items.backends([Item(name=TRAINING)], ("workload",))
     routes: list[tuple[str, list[_PassItem], list[tuple[Backend, str]]]] = []
     for name, variant in raw_variants.items():
         own = items.passes(variant.passes, ("variants", name, "passes"))
@@ -119,6 +122,7 @@ def make_plan(loaded: Loaded, target: Callable[[Spec], Machine], quantized: bool
         routes.append((name, common + own, backends or default))
     if not raw_variants:
         routes.append(("default", common, default))
+    problems += _workload_problems(loaded, routes)
     baselines = _baselines(loaded, problems)
     if loaded.spec is None or problems:
         raise_all(problems)
@@ -154,6 +158,25 @@ def make_plan(loaded: Loaded, target: Callable[[Spec], Machine], quantized: bool
     problems += _calibration_problems(loaded, spec, candidates)
     raise_all(problems)
     return Plan(spec, machine, tuple(candidates), tuple(baselines), tuple(lowered))
+
+
+def _workload_problems(
+    loaded: Loaded, routes: list[tuple[str, list[_PassItem], list[tuple[Backend, str]]]]
+) -> Iterator[PlanError]:
+    """Backends of the other workload, each named once."""
+    training = loaded.sections.get("workload") == TRAINING
+    seen: set[str] = set()
+    for _, _, backends in routes:
+        for backend, where in backends:
+            if (backend.name == TRAINING) is not training and where not in seen:
+                seen.add(where)
+                yield PlanError(
+                    what=f"backend '{backend.name}' is not one of workload "
+                    f"'{'training' if training else 'inference'}'",
+                    where=where,
+                    expected=TRAINING if training else "an inference engine",
+                    remedy="leave `backends` out" if training else "set workload: training",
+                )
 
 
 def _calibration_problems(
@@ -227,7 +250,7 @@ class _Items:
 
 def _baselines(loaded: Loaded, problems: list[MegacompileError]) -> list[str]:
     benchmark, model = loaded.sections.get("benchmark"), loaded.sections.get("model")
-    if benchmark is None or model is None:
+    if benchmark is None or model is None or loaded.sections.get("workload") == TRAINING:
         return []
     torch_source = model.kind != "onnx"
     if benchmark.baselines is None:

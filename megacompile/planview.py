@@ -62,7 +62,7 @@ def stored_steps(plan: Plan, base: Path, cache: Cache) -> dict[str, list[bool]]:
         return {}
     original = read_record(entry.folder)
     return {c.name: [cache.get(key) is not None
-                     for key in keys_of(c, plan.spec, original, plan.target)]
+                     for key in keys_of(c, plan.spec, original, plan.target, base)]
             for c in plan.candidates if c.unavailable is None}  # fmt: skip
 
 
@@ -77,7 +77,8 @@ def render_plan(
         lines += _candidate(candidate, (cached or {}).get(candidate.name, []))
         if refused is not None and candidate.name in refused:
             lines += _operators(candidate, refused[candidate.name])
-    lines.append("baselines: " + ", ".join(plan.baselines))
+    baselines = plan.baselines if plan.spec.train is None else ("the plain step",)
+    lines.append("baselines: " + ", ".join(baselines))
     lines.append("(+ inserted by the planner)")
     return "\n".join(lines)
 

@@ -17,8 +17,8 @@ class Listener(Protocol):
 
 
 class Progress:
-    """Turns events into output. Events: `say` (message), `step` (candidate, step), `finished`
-    (candidate, status, note)."""
+    """Turns events into output. Events: `say` (message), `step` (candidate, step), `bar`
+    (candidate, done, total, note), `finished` (candidate, status, note)."""
 
     def __init__(self, mode: Mode = "auto") -> None:
         if mode == "auto":
@@ -62,6 +62,12 @@ class Progress:
         if event == "step":
             self.rows[data["candidate"]] = ("running", str(data["step"]))
             return f"{data['candidate']}: {data['step']}"
+        if event == "bar":
+            done, total = int(data["done"]), int(data["total"])
+            self.rows[data["candidate"]] = (f"{done} of {total}", _bar(done, total, data["note"]))
+            # Lines for a log: about ten of them, and the last.
+            shown = done == total or done % max(1, total // 10) == 0
+            return f"{data['candidate']}: {done} of {total}, {data['note']}" if shown else ""
         if event == "finished":
             self.rows[data["candidate"]] = (str(data["status"]), str(data.get("note") or ""))
             note = f" ({data['note']})" if data.get("note") else ""
@@ -79,3 +85,8 @@ class Progress:
         for candidate, (state, note) in self.rows.items():
             table.add_row(candidate, state, note)
         return table
+
+
+def _bar(done: int, total: int, note: str, width: int = 24) -> str:
+    filled = round(width * done / max(total, 1))
+    return "━" * filled + "╌" * (width - filled) + f" {note}"

@@ -26,6 +26,7 @@ BACKENDS: dict[str, str] = {
     "torch-tensorrt": "megacompile.backends.torch_tensorrt:TorchTensorRT",
     "torch-compile": "megacompile.backends.torch_compile:TorchCompile",
     "torchscript": "megacompile.backends.torchscript:TorchScript",
+    "training": "megacompile.backends.training:TrainingBackend",
 }
 
 

@@ -23,6 +23,11 @@ def spec_schema() -> dict[str, Any]:
         _replace_items(owner["properties"]["backends"])
     definitions.pop("Item", None)
     definitions["Dim"] = {"anyOf": [definitions["Dim"], {"type": "integer", "minimum": 1}]}
+    names = {"type": "string", "enum": list(definitions["Optimizer"]["properties"])}
+    definitions["Optimizer"] = {"anyOf": [names, definitions["Optimizer"]]}
+    training = {"properties": {"workload": {"const": "training"}}, "required": ["workload"]}
+    schema["allOf"] = [{"if": training, "then": {"required": ["train"]},
+                        "else": {"not": {"required": ["train"]}}}]  # fmt: skip
     schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     return schema
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import inspect
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -56,9 +56,15 @@ def output_leaves(value: Any, signature: Signature) -> dict[str, torch.Tensor]:
     return {name: found[name] for name in signature.outputs}
 
 
-def copy_module(module: torch.nn.Module) -> torch.nn.Module:
-    """A deep copy, also of modules that hold non-leaf tensors (torch.nn.utils.prune does)."""
-    memo: dict[int, Any] = {}
+def copy_module(
+    module: torch.nn.Module, replaced: Mapping[int, torch.Tensor] | None = None
+) -> torch.nn.Module:
+    """A deep copy, also of modules that hold non-leaf tensors (torch.nn.utils.prune does).
+
+    `replaced` maps ids of tensors to those that the copy holds in their place, wherever they
+    are held: as a parameter, in a list of flat weights, in an attribute.
+    """
+    memo: dict[int, Any] = dict(replaced or {})
     for one in module.modules():
         for value in one.__dict__.values():
             if isinstance(value, torch.Tensor) and not value.is_leaf:

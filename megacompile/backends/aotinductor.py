@@ -62,8 +62,11 @@ class AOTInductor(Backend):
         import torch
         from torch._inductor import aoti_compile_and_package
 
+        from megacompile.backends.constants import ShareEqualConstants
+
         torch.set_num_threads(target.threads)
-        config: dict[str, Any] = {"freezing": self.freezing, "max_autotune": self.max_autotune}
+        config: dict[str, Any] = {"freezing": self.freezing, "max_autotune": self.max_autotune,
+                                  "post_grad_custom_pre_pass": ShareEqualConstants()}  # fmt: skip
         try:
             with quiet(), torch.no_grad():
                 program = moved(model.program, target.device)

@@ -27,6 +27,7 @@ from megacompile.report.model import (
     Provenance,
     Report,
     Source,
+    Verdict,
 )
 from megacompile.spec.models import batch_of
 
@@ -47,7 +48,7 @@ def assemble(
         baselines.append(_baseline(job, name, plain, measured.get(name)))
         judge.judge_baseline(race, baselines[-1], measured.get(name))
     baselines[0].metric = metric
-    candidates = [_candidate(job, o, measured.get(o.plan.name)) for o in outcomes]
+    candidates = [state_of(o, measured.get(o.plan.name)) for o in outcomes]
     best = judge.best_baseline(baselines)
     for candidate in candidates:
         judge.judge_candidate(race, job.spec.budget, candidate, measured.get(candidate.name),
@@ -55,18 +56,28 @@ def assemble(
     check = race.check
     verdict, winner, sentence = judge.choose(candidates, baselines, check)
     chosen = next((c for c in candidates if c.name == winner), None)
+    report = report_of(job, original, check, baselines, candidates, verdict, winner, sentence)
+    if first is not None and job.machine.device == "cpu":
+        report.ceiling = _ceiling(job, original, chosen)
+    return report
+
+
+def report_of(
+    job: Job, original: Original, check: AAResult | None, baselines: list[Baseline],
+    candidates: list[Candidate], verdict: Verdict, winner: str | None, sentence: str,
+) -> Report:  # fmt: skip
+    """A report with everything that both workloads have."""
     return Report(
         name=job.spec.name, verdict=verdict, winner=winner, sentence=sentence,
         created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         warnings=_warnings(job, original, check), environment=job.environment,
         source=Source(form=original.form, reference=original.reference,
                       fingerprint=original.fingerprint, parameters=original.parameters,
-                      size_bytes=original.size_bytes, dims=points[0],
+                      size_bytes=original.size_bytes, dims=job.spec.points()[0],
                       operations=job.needs.get("operations"),
                       bytes_moved=job.needs.get("bytes_moved")),
         spec=job.spec_data, baselines=baselines, candidates=candidates,
         aa_check=judge.aa_record(check),
-        ceiling=_ceiling(job, original, chosen) if first and job.machine.device == "cpu" else None,
         provenance=_provenance(job),
     )  # fmt: skip
 
@@ -76,7 +87,8 @@ def _ceiling(job: Job, original: Original, winner: Candidate | None) -> Ceiling:
         return ceiling_of(job.needs, winner, job.machine, job.cache, job.say)
 
 
-def _candidate(job: Job, outcome: Outcome, measured: Measured | None) -> Candidate:
+def state_of(outcome: Outcome, measured: Measured | None) -> Candidate:
+    """A candidate's steps, files and status; what it was measured at comes later."""
     plan = outcome.plan
     found = Candidate(
         name=plan.name,
@@ -123,7 +135,9 @@ def _warnings(job: Job, original: Original, check: AAResult | None) -> list[str]
 def _provenance(job: Job) -> Provenance:
     path = job.loaded.document.name
     files = {}
-    for hook in (job.spec.model.python, *(h.python for h in (
+    train = job.spec.train
+    training = (train.loss, train.batches) if train else ()
+    for hook in (job.spec.model.python, *training, *(h.python for h in (
             job.spec.data.calibration, job.spec.data.evaluation) if h)):  # fmt: skip
         if hook and hook.partition(":")[0].endswith(".py"):
             name = hook.rpartition(":")[0]

@@ -62,7 +62,8 @@ def build_candidates(
 
 def all_stored(job: Job, plans: Sequence[CandidatePlan], original: Original) -> bool:
     """Whether no candidate will need a process."""
-    keys = [keys_of(p, job.spec, original, job.machine)[-1] for p in plans if not p.unavailable]
+    keys = [keys_of(p, job.spec, original, job.machine, job.base)[-1]
+            for p in plans if not p.unavailable]  # fmt: skip
     return all(job.cache.get(key) is not None for key in keys)
 
 
@@ -72,7 +73,7 @@ def build_candidate(job: Job, plan: CandidatePlan, original: Original, workers: 
         job.listen("finished", candidate=plan.name, status="unavailable",
                     note=plan.unavailable)  # fmt: skip
         return outcome
-    keys = keys_of(plan, job.spec, original, job.machine)
+    keys = keys_of(plan, job.spec, original, job.machine, job.base)
     if not _from_cache(job, outcome, keys):
         outcome.steps.clear()
         _in_process(job, outcome, original, workers)

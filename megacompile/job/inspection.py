@@ -43,8 +43,13 @@ def original_key(job: Described) -> str:
         source = file_sha256(path)
     hooks = [_hook_hash(job, hook.python) for hook in
              (job.spec.data.calibration, job.spec.data.evaluation) if hook]  # fmt: skip
+    if job.spec.train is not None:
+        from megacompile.training.context import hook_hashes
+
+        hooks += hook_hashes(job.spec.train, job.base)
     described = {k: job.spec_data.get(k) for k in
-                 ("model", "dims", "inputs", "outputs", "data", "benchmark", "seed")}  # fmt: skip
+                 ("model", "dims", "inputs", "outputs", "data", "benchmark", "seed", "train")
+                 if k != "train" or job.spec_data.get(k)}  # fmt: skip
     return key_of("inspection", own_hash(), str(job.base), source, hooks, described,
                   versions(["torch", "onnx", "onnxruntime"]))  # fmt: skip
 

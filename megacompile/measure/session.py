@@ -64,8 +64,9 @@ class Session:
     """
 
     def __init__(self, common: dict[str, Any], logs: Path, threads: int,
-                 say: Callable[[str], None]) -> None:  # fmt: skip
+                 say: Callable[[str], None], function: str = WORKER) -> None:  # fmt: skip
         self.common, self.logs, self.threads, self.say = common, logs, threads, say
+        self.function = function
         self.workers: dict[str, Worker] = {}
         self.measured: dict[str, Measured] = {}
 
@@ -81,7 +82,7 @@ class Session:
         measured = self.measured[contestant.name] = Measured(contestant)
         self.say(f"loading {contestant.name}")
         log = self.logs / (contestant.name.replace("/", "-") + ".log")
-        worker = Worker(contestant.name, WORKER, log, thread_environment(self.threads))
+        worker = Worker(contestant.name, self.function, log, thread_environment(self.threads))
         self.workers[contestant.name] = worker
         request = {"operation": "load", **self.common, "backend": contestant.backend,
                    "options": dict(contestant.options), "folder": contestant.folder,
@@ -91,6 +92,24 @@ class Session:
         except MegacompileError as error:
             self._drop(measured, error)
         return measured
+
+    def ask(
+        self, name: str, message: dict[str, Any], listen: Callable[[dict[str, Any]], None]
+    ) -> dict[str, Any]:  # fmt: skip
+        """Anything else that the worker function knows; nothing if the contestant is out.
+        `listen` gets the events on the way."""
+        measured = self.measured[name]
+        if measured.error is not None:
+            return {}
+        worker, last = self.workers[name], dict[str, Any]()
+        try:
+            worker.request(message)
+            for last in worker.events():
+                listen(last)
+        except MegacompileError as error:
+            self._drop(measured, error)
+            return {}
+        return last
 
     def evaluate(self, name: str) -> None:
         """Run the user's metric on one engine."""

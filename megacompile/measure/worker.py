@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from megacompile import examples, hooks
+from megacompile import examples
 from megacompile.backendbase import Backend, Machine, Runner
 from megacompile.backends.torchrunner import TorchRunner
 from megacompile.bundle import check_samples, here, load_runner, read_manifest
 from megacompile.compare import compare
 from megacompile.compiled import CompiledModel
-from megacompile.errors import DataError, ModelError
 from megacompile.forms import Eager, Form, Onnx, quiet
 from megacompile.gpus import process_memory_mb
 from megacompile.instruments.memory import peak_mb, reset_peak
 from megacompile.instruments.verification import enforce, record_of, run_all
-from megacompile.measure.statistics import metric_from
+from megacompile.measure.evaluation import evaluate
 from megacompile.original import Original, calibration_hash
 from megacompile.passbase import Effect
 from megacompile.plan import EAGER_BASELINES, LAST_FORM
@@ -28,7 +26,7 @@ from megacompile.registry import backend_class
 from megacompile.signature import Signature
 from megacompile.source import fingerprint, load_original
 from megacompile.spec.load import load_spec_data
-from megacompile.spec.models import Evaluation, Spec
+from megacompile.spec.models import Spec
 from megacompile.tensors import Feeds, save_arrays, to_torch
 from megacompile.unfinished import checks_of, load_part
 
@@ -171,35 +169,6 @@ def _torch_peak_mb() -> float | None:
 
     held = torch.cuda.max_memory_reserved()
     return round(held / 1e6, 1) if held else None
-
-
-def evaluate(source: Evaluation, base: Path, run: CompiledModel) -> dict[str, dict[str, Any]]:
-    """Call the user's `evaluate(run)`; metrics with sample counts and sampling errors.
-
-    Raises:
-        DataError: the hook raises, or returns something else than finite numbers by name.
-    """
-    label = f"data.evaluation '{source.python}'"
-    hook = hooks.load(source.python, base)
-    try:
-        found = hooks.call(label, hook, run, leaf=DataError)
-    except ModelError as error:  # it calls `run` with something that the model doesn't take
-        raise DataError(**{**error.fields(), "where": error.where or label}) from error
-    if not isinstance(found, dict) or not found:
-        raise DataError(what=f"{label} returns no metrics", where="data.evaluation",
-                        expected="{name: number or scores per sample}",
-                        got="an empty dict" if found == {} else type(found).__name__,
-                        )  # fmt: skip
-    unknown = sorted(set(source.lower_is_better) - set(map(str, found)))
-    if unknown:
-        raise DataError(what=f"lower_is_better names '{unknown[0]}', which {label} doesn't return",
-                        where="data.evaluation.lower_is_better",
-                        expected=", ".join(map(str, found)))  # fmt: skip
-    return {
-        str(name): asdict(metric_from(value, run.samples_seen or None,
-                                      str(name) not in source.lower_is_better, name=str(name)))
-        for name, value in found.items()
-    }  # fmt: skip
 
 
 def count(form: Form, dims: Mapping[str, int], seed: int) -> dict[str, Any]:

@@ -12,8 +12,9 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from megacompile.report import charts, summary
 from megacompile.report import format as fmt
 from megacompile.report.charts import Chart
-from megacompile.report.model import Candidate, Gate, Report
+from megacompile.report.model import Candidate, Gate, Report, TrainingRecord
 from megacompile.report.tradeoff import tradeoff
+from megacompile.report.training import training_view
 from megacompile.report.waterfall import source_line, waterfall
 
 OPEN_POINTS = 2
@@ -95,6 +96,7 @@ def _context(report: Report) -> dict[str, Any]:
             if isinstance(entry.engine, Candidate)
         ],
         "waterfalls_rest": fmt.more(len(candidates), SHOWN_WATERFALLS, "candidate"),
+        "training": training_view(report),
         "tradeoff": tradeoff(report),
         "gates": gate_table(report),
         "rates": charts.ceiling_chart(report.ceiling) if report.ceiling else None,
@@ -110,6 +112,8 @@ def key_figures(report: Report) -> list[Figure]:
     winner = summary.winner(report)
     if winner is None:
         return []
+    if winner.training is not None:
+        return _training_figures(winner.training)
     base = summary.reference(report)
     figures = [*_speed_figures(report, winner)]
     for change in summary.metric_changes(report, winner):
@@ -131,6 +135,28 @@ def key_figures(report: Report) -> list[Figure]:
                               _against(point.peak_memory_mb,
                                        at_base.peak_memory_mb if at_base else None,
                                        fmt.megabytes)))  # fmt: skip
+    return figures
+
+
+def _training_figures(record: TrainingRecord) -> list[Figure]:
+    """What the optimised step needs beside the plain one."""
+    plain, mine, ratio = record.plain, record.optimised, record.step_time_ratio
+    figures = [
+        Figure("Peak memory", fmt.times(record.memory_ratio),
+               f"{fmt.megabytes(plain.peak_memory_mb)} to {fmt.megabytes(mine.peak_memory_mb)}"),
+        Figure("Activations", fmt.times(record.activation_ratio),
+               f"{fmt.megabytes(plain.peak_activation_mb)} to "
+               f"{fmt.megabytes(mine.peak_activation_mb)}"),
+        Figure("Step time", fmt.times(ratio.median) if ratio else "withheld",
+               f"95 % interval {fmt.bounds(ratio)}" if ratio
+               else "the A/A check did not pass"),
+    ]  # fmt: skip
+    if record.largest_batch is not None:
+        one = record.largest_batch
+        figures.append(Figure("Largest batch", f"{one.optimised:,}",
+                              f"was {one.plain:,}, in the plain step's memory"))  # fmt: skip
+    figures.append(Figure("Worst gradient", fmt.trimmed(record.gradient.cosine_min, 6),
+                          f"cosine to the plain step's: {record.gradient.worst}"))  # fmt: skip
     return figures
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from megacompile.report import format as fmt
 from megacompile.report import summary
 from megacompile.report.model import Point, Report, Step
+from megacompile.report.training import block_rows, comparison_rows, remarks
 
 SHOWN_ROWS = 20
 SHOWN_FAILING = 12
@@ -51,6 +52,7 @@ def render_markdown(report: Report) -> str:
     lines += [f"> {rest}", ""] if rest else []
     lines += _engines(report)
     lines += _files(report)
+    lines += _training(report)
     lines += _failing(report)
     lines += _others(report)
     lines += _changed(report)
@@ -99,6 +101,21 @@ def _files(report: Report) -> list[str]:
             for one in summary.unexecuted(report)[:SHOWN_ROWS]
             for name, size in sorted(one.files.items())]  # fmt: skip
     return [*table(["candidate", "file", "size"], rows, 2), ""] if rows else []
+
+
+def _training(report: Report) -> list[str]:
+    record = report.training
+    if record is None:
+        return []
+    rows = [[text(cell) for cell in row] for row in comparison_rows(record)]
+    lines = [*table(["step", "plain", "optimised", "ratio"], rows, 1), ""]
+    lines += [f"- {text(line)}" for line in remarks(record)[:SHOWN_WARNINGS]]
+    blocks = [[text(cell) for cell in row] for row in block_rows(record)[:SHOWN_ROWS]]
+    if blocks:
+        head = ["block", "keeps", "recompute", "checkpoint", "why"]
+        rest = fmt.more(len(record.checkpoints), SHOWN_ROWS, "block")
+        lines += ["", *details("Checkpointed blocks", [*table(head, blocks, 5), "", rest])]
+    return [*lines, ""]
 
 
 def _failing(report: Report) -> list[str]:

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+)
 
 Verdict = Literal["improved", "no_improvement", "outside_budget", "failed", "built_not_executed"]
 Status = Literal["built", "failed", "unavailable", "outside_budget"]
@@ -14,6 +20,17 @@ class Record(BaseModel):
     """Base of all parts: unknown keys are errors, so that no view can invent one."""
 
     model_config = ConfigDict(extra="forbid", populate_by_name=True)
+
+
+class WithTraining(Record):
+    """A part that has something of training only in reports of that workload."""
+
+    @model_serializer(mode="wrap")
+    def _without_absent(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        found: dict[str, Any] = handler(self)
+        if found.get("training", ...) is None:
+            del found["training"]
+        return found
 
 
 class Latency(Record):
@@ -90,7 +107,28 @@ class ErrorRecord(Record):
     note: str | None = None
 
 
-class Step(Record):
+class StepError(Record):
+    """An optimised training step against the plain one, same seed and batches.
+
+    `loss` is the first loss' relative difference. `relative` is the norm of a gradient's
+    difference over the plain gradient's norm, `cosine` theirs; both the worst of all parameters,
+    by name. `after_one` and `after_many` are the distance of all parameters after so many steps
+    over the way that the plain step took; null where it was not run so far.
+    """
+
+    loss: float
+    cosine_min: float
+    worst: str
+    relative_max: float
+    relative_worst: str
+    after_one: float | None = None
+    after_many: float | None = None
+    many: int | None = None
+    parameters: int = 0
+    note: str | None = None
+
+
+class Step(WithTraining):
     """One pass of one candidate's plan as it was carried out."""
 
     pass_: str = Field(alias="pass")
@@ -108,6 +146,7 @@ class Step(Record):
     size_bytes: int | None = None
     parameters: int | None = None
     error: ErrorRecord | None = None
+    training: StepError | None = None
 
 
 class Gate(Record):
@@ -134,7 +173,98 @@ class Baseline(Record):
     executed: bool = True
 
 
-class Candidate(Record):
+class Operator(Record):
+    """An operator's own time in one step; `share` is of all operators' time."""
+
+    name: str
+    ms: float
+    calls: int
+    share: float
+
+
+class StepFigures(Record):
+    """One kind of step, measured. Memory is of live tensors, in MB (10^6 bytes).
+
+    `peak_activation_mb`: the most during forward, loss and backward of one piece of a batch,
+    beside parameters, gradients, optimizer state and the piece. `peak_memory_mb`: the most
+    during a whole step, all of those included. `state_mb` names the lasting parts;
+    `saved_mb` is what the blocks keep for the backward pass. `timeline` has milliseconds and
+    MB over one step. `waiting` is the share of the run's time spent waiting for data.
+    """
+
+    step_ms: Latency
+    peak_activation_mb: float
+    peak_memory_mb: float
+    resident_mb: float | None = None
+    state_mb: dict[str, float] = Field(default_factory=dict)
+    saved_mb: dict[str, float] = Field(default_factory=dict)
+    samples_per_second: float
+    tokens_per_second: float | None = None
+    waiting: float | None = None
+    skipped: int = 0
+    timeline: list[tuple[float, float]] = Field(default_factory=list)
+    operators: list[Operator] = Field(default_factory=list)
+    losses: list[float] = Field(default_factory=list)
+
+
+class LargestBatch(Record):
+    """Samples in memory at once that fit in the plain step's memory, found by trying."""
+
+    plain: int
+    optimised: int
+    limit_mb: float
+    note: str | None = None
+
+
+class CheckpointRecord(Record):
+    """A block that could be checkpointed, what it keeps and costs, and whether it was."""
+
+    block: str
+    saved_mb: float
+    recompute_ms: float
+    chosen: bool
+    policy: str | None = None
+    why: str | None = None
+
+
+class CompileRecord(Record):
+    """What torch.compile made of the step."""
+
+    graphs: int
+    graph_breaks: int
+    recompilations: int
+    reasons: list[str] = Field(default_factory=list)
+
+
+class DistributeRecord(Record):
+    """The strategy, its reckoning in MB, and what each process was measured to hold."""
+
+    strategy: str
+    processes: int
+    reckoning_mb: dict[str, float] = Field(default_factory=dict)
+    state_mb_by_rank: list[float] = Field(default_factory=list)
+    state_mb_of_one: float | None = None
+
+
+class TrainingRecord(Record):
+    """A candidate's step beside the plain one. `step_time_ratio` is optimised over plain time,
+    `memory_ratio` optimised over plain `peak_memory_mb`."""
+
+    plain: StepFigures
+    optimised: StepFigures
+    step_time_ratio: Ratio | None = None
+    memory_ratio: float
+    activation_ratio: float
+    gradient: StepError
+    largest_batch: LargestBatch | None = None
+    checkpoints: list[CheckpointRecord] = Field(default_factory=list)
+    compile: CompileRecord | None = None
+    distribute: DistributeRecord | None = None
+    recipe: dict[str, Any] = Field(default_factory=dict)
+    notes: list[str] = Field(default_factory=list)
+
+
+class Candidate(WithTraining):
     """One variant on one backend. `lowering` is the engine's own step after the passes.
 
     `executed` False: the engine is for other hardware than this machine's. Its errors and metric
@@ -161,6 +291,7 @@ class Candidate(Record):
     metric: dict[str, Metric] = Field(default_factory=dict)
     gates: list[Gate] = Field(default_factory=list)
     executed: bool = True
+    training: TrainingRecord | None = None
 
 
 class AACheck(Record):
@@ -244,7 +375,7 @@ class BuildTime(Record):
     own: float
 
 
-class Report(Record):
+class Report(WithTraining):
     schema_: Literal[1] = Field(default=1, alias="schema")
     name: str
     created: str
@@ -261,6 +392,7 @@ class Report(Record):
     ceiling: Ceiling | None = None
     provenance: Provenance
     build_seconds: BuildTime | None = None
+    training: TrainingRecord | None = None
 
     def to_json(self) -> str:
         """The text of `report.json`, byte-equal for equal reports."""

@@ -72,6 +72,17 @@ def area(values: list[float], height: int, class_: str) -> Markup:
     )  # fmt: skip
 
 
+def curve(values: list[float], height: int, class_: str) -> Markup:
+    """A line over the whole width; the values are shares of the height."""
+    last, span = max(len(values) - 1, 1), (RIGHT - LEFT) * 10
+    points = [f"{LEFT * 10 + at / last * span:.1f},{height - value * height:.1f}"
+              for at, value in enumerate(values)]  # fmt: skip
+    path = element("path", d="M" + " L".join(points), class_=class_, fill="none",
+                   vector_effect="non-scaling-stroke")  # fmt: skip
+    return element("svg", path, viewBox=f"0 0 1000 {height}", width="100%", height=height,
+                   preserveAspectRatio="none")  # fmt: skip
+
+
 @dataclass(frozen=True)
 class Scale:
     """Values to percentages of the width, linear or logarithmic."""

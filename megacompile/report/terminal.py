@@ -10,7 +10,8 @@ from rich.text import Text
 
 from megacompile.report import format as fmt
 from megacompile.report import summary
-from megacompile.report.model import Baseline, Candidate, Report, Verdict
+from megacompile.report.model import Baseline, Candidate, Report, TrainingRecord, Verdict
+from megacompile.report.training import comparison_rows, remarks
 
 NAME_LENGTH = 22
 NOTE_LENGTH = 300
@@ -41,6 +42,9 @@ def render_terminal(report: Report) -> RenderableType:
         rest = fmt.more(len(entries), SHOWN_ROWS, "engine")
         parts += [Text(rest)] if rest else []
         parts.append(Text(_caption(report), style="dim"))
+    if report.training is not None:
+        parts += [Text(""), _training(report.training)]
+        parts += [Text(_flat(line), style="dim") for line in remarks(report.training)[:SHOWN_NOTES]]
     notes = _notes(report)
     if notes:
         parts += [Text(""), *notes[:SHOWN_NOTES]]
@@ -71,6 +75,16 @@ def _table(report: Report, entries: list[summary.Entry]) -> Table:
         ]
         style = "bold green" if entry.winner else "" if entry.engine.status == "built" else "dim"
         table.add_row(*map(Text, cells), style=style)
+    return table
+
+
+def _training(record: TrainingRecord) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
+    table.add_column("step", overflow="fold")
+    for name in ("plain", "optimised", "ratio"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in comparison_rows(record):
+        table.add_row(*map(Text, row))
     return table
 
 

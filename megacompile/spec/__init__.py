@@ -17,9 +17,11 @@ from megacompile.spec.models import (
     TupleInput,
     Variant,
 )
+from megacompile.spec.training import SGD, Adam, AdamW, Optimizer, Train
 
 __all__ = [
-    "Benchmark", "Budget", "ConstantInput", "DictInput", "Dim", "Evaluation", "Item", "Loaded",
-    "ModelSource", "Sampled", "Spec", "Target", "TensorInput", "TupleInput", "Variant",
+    "SGD", "Adam", "AdamW", "Benchmark", "Budget", "ConstantInput", "DictInput", "Dim",
+    "Evaluation", "Item", "Loaded", "ModelSource", "Optimizer", "Sampled", "Spec", "Target",
+    "TensorInput", "Train", "TupleInput", "Variant",
     "load_spec", "load_spec_data",
 ]  # fmt: skip

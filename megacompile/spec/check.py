@@ -8,6 +8,7 @@ from typing import Any
 from megacompile.errors import SpecError, did_you_mean
 from megacompile.spec.models import DIM_NAME, TupleInput, leaves
 from megacompile.spec.positions import Document, Path
+from megacompile.spec.workload import check_workload
 
 INTEGERS = {"int64": 63, "int32": 31, "int16": 15, "int8": 7, "uint8": 8, "bool": 1}
 
@@ -34,7 +35,8 @@ def cross_check(
         yield from _dims(document, dims, whole="inputs" not in partial)
     if dims is not None and sections.get("benchmark") is not None:
         yield from _points(document, dims, sections["benchmark"])
-    if "variants" in sections and "backends" in sections:
+    training = sections.get("workload") == "training"
+    if not training and "variants" in sections and "backends" in sections:
         yield from _backends(document, sections["variants"] or {}, sections["backends"])
     if dims is not None and inputs is not None and sections.get("deploy") is not None:
         yield from _batches(document, dims, inputs, sections["deploy"].triton)
@@ -45,6 +47,8 @@ def cross_check(
                             where=document.where(("budget", "metric_drop"), key=True),
                             expected="data.evaluation with an `evaluate` hook", got="none",
                             remedy="add data.evaluation or drop metric_drop")  # fmt: skip
+    if sections.get("workload") is not None:
+        yield from check_workload(document, sections)
 
 
 def _inputs(document: Document, inputs: dict[str, Any], whole: bool) -> Iterator[SpecError]:

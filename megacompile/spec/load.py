@@ -85,11 +85,6 @@ def _validate(document: Document, base: Path) -> Loaded:
             else:
                 loaded.sections[name] = info.get_default(call_default_factory=True)
             continue
-        if name == "workload" and data[name] == "training":
-            problems.append(SpecError(what="workload 'training' is not built yet",
-                                      where=document.where((name,)),
-                                      expected="inference", got="training"))  # fmt: skip
-            continue
         _validate_section(loaded, name, data[name])
     problems += cross_check(document, loaded.sections, loaded.partial)
     if not problems:

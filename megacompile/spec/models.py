@@ -18,6 +18,7 @@ from pydantic import (
 )
 
 from megacompile.spec.deploy import Deploy
+from megacompile.spec.training import Train
 
 DType = Literal[
     "float64", "float32", "float16", "bfloat16",
@@ -268,6 +269,15 @@ class Budget(Part):
     )  # fmt: skip
     latency_ms: Positive | None = Field(None, description="largest median at the first point")
     peak_memory_mb: Positive | None = Field(None, description="largest memory of the process")
+    peak_memory: Positive | None = Field(
+        None, description="training: largest memory of a step, as a share of the plain step's"
+    )
+    step_time: Positive | None = Field(
+        None, description="training: longest step, as a multiple of the plain step's"
+    )
+    gradient_cosine: Fraction | None = Field(
+        None, description="training: least cosine of any parameter's gradient to the plain step's"
+    )
 
 
 class Benchmark(Part):
@@ -289,7 +299,8 @@ class Spec(Part):
     dims: dict[Name, Dim] = Field(default_factory=dict)
     inputs: dict[Name, AnyInput] = Field(min_length=1)
     outputs: list[Name] | None = Field(None, min_length=1)
-    workload: Literal["inference"] = "inference"
+    workload: Literal["inference", "training"] = "inference"
+    train: Train | None = Field(None, description="training: loss, batches, optimizer")
     target: Target = Target()
     data: Data = Data()
     passes: list[Item] = Field(default_factory=list)

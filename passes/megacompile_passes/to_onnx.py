@@ -46,6 +46,7 @@ class ToOnnx(Pass[Exported, Onnx]):
         assert isinstance(wanted, int)
         program = _convert(model, wanted)
         notes = _share_equal_weights(program)
+        _turn_shared_weights(program.model)
         _free_names(program.model)
         _name_sizes(program.model, model.signature)
         _strip_traces(program.model)
@@ -134,6 +135,34 @@ def _share_equal_weights(program: torch.onnx.ONNXProgram) -> list[str]:
         del graph.initializers[value.name]
         shared += 1
     return [f"{shared} copies of shared weights removed"] if shared else []
+
+
+def _turn_shared_weights(model: Any) -> None:
+    """Store a weight the way round that all its users read it.
+
+    The exporter turns a weight of one user over and leaves one of several users behind a
+    Transpose, where quantizers don't find it.
+    """
+    import numpy as np
+    import onnx_ir
+
+    for value in list(model.graph.initializers.values()):
+        turns = [use.node for use in value.uses()]
+        orders = {tuple(one.attributes.get_ints("perm", ())) if one.op_type == "Transpose" else None
+                  for one in turns}  # fmt: skip
+        if len(orders) != 1 or None in orders or orders == {()}:
+            continue
+        outer = any(one.graph is not model.graph for one in turns)
+        if outer or value.is_graph_input() or any(o.outputs[0].is_graph_output() for o in turns):
+            continue
+        (order,) = orders
+        assert order is not None
+        turned = np.ascontiguousarray(value.const_value.numpy().transpose(order))
+        value.const_value = onnx_ir.tensor(turned, dtype=value.const_value.dtype, name=value.name)
+        value.shape = onnx_ir.Shape(turned.shape)
+        for one in turns:
+            one.outputs[0].replace_all_uses_with(value)
+            model.graph.remove(one, safe=True)
 
 
 def _free_names(model: Any) -> None:

@@ -45,7 +45,8 @@ def test_stored_steps(cache: Cache, tmp_path: Path) -> None:
 
     entry = cache.get(key)
     assert entry is not None
-    first = keys_of(plan.candidates[0], spec, read_record(entry.folder), plan.target)[0]
+    first = keys_of(plan.candidates[0], spec, read_record(entry.folder), plan.target,
+                    loaded.base)[0]  # fmt: skip
     cache.put(first, {}, lambda folder: None)
     stored = stored_steps(plan, loaded.base, cache)
     assert stored == {name: [True, False]}

@@ -17,7 +17,7 @@ from megacompile.report.summary import metric_change, ordered
 from megacompile.report.svg import fitted, tick_texts
 from megacompile.report.terminal import render_terminal
 
-from . import samples
+from . import samples, training_samples
 
 Golden = Callable[[str, str], None]
 FACTORIES = {
@@ -27,6 +27,7 @@ FACTORIES = {
     "failed": samples.failed_report,
     "unexecuted": samples.unexecuted_report,
     "plain": samples.plain_report,
+    "training": training_samples.training_report,
 }
 ALL = FACTORIES | {
     "large": samples.large_report,

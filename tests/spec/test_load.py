@@ -71,7 +71,8 @@ def test_a_good_spec(tmp_path: Path) -> None:
         ("name: toy\n", "", ["'name' is missing"]),
         ("name: toy", "name: ../x", ["1:7: string should match"]),
         ("name: toy", "name: toy\nname: again", ["2:1: key 'name' stands twice"]),
-        ("name: toy", "name: toy\nworkload: training", ["2:11: workload 'training' is not built"]),
+        ("name: toy", "name: toy\nworkload: training",
+         ["2:11: workload 'training' needs to know how to train"]),
         ("float32}", "float32, range: [2, 1]}", ["6:6: range needs low <= high"]),
         ("float32}", "int8, range: [0, 300]}", ["range of input 'x' is not one of int8 values"]),
         ("float32}", "float32, optional: true}", ["6:6: an optional input needs `default`"]),
@@ -252,6 +253,14 @@ def test_any_value_of_a_key_gives_a_line(key: str, value: object, tmp_path: Path
     assert spec is not None
     data = spec.model_dump(mode="json", by_alias=True, exclude_unset=True)
     outcome(json.dumps({**data, key: value}, indent=1), tmp_path)
+
+
+def test_a_character_that_json_escapes_as_two_is_one(tmp_path: Path) -> None:
+    text = json.dumps({"name": "a", "backends": [{"\U00010000": {}}]})
+    assert "\\ud800" in text
+    path = tmp_path / "s.json"
+    path.write_text(text)
+    assert load_spec(path).document.data["backends"] == [{"\U00010000": {}}]
 
 
 @given(cut=st.integers(0, len(GOOD)), more=st.text(max_size=6))

@@ -1,0 +1,204 @@
+"""The user's training data as batches of one size, the same in every process.
+
+A hook gives either dicts of name to array whose first axis counts samples (any number of them:
+they are cut and joined), or a torch Dataset of single samples, which is shuffled with the seed.
+When the data ends it starts again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from megacompile import hooks
+from megacompile.errors import DataError, MegacompileError
+from megacompile.spec.training import Train
+from megacompile.tensors import to_torch
+
+Batch = dict[str, torch.Tensor]
+STORED = ("npz", "lmdb", "arrays")
+
+
+class Batches:
+    """An endless iterable: every `iter()` starts anew and gives the same batches again.
+
+    `waited` is the time in seconds that the last iterator spent waiting for data, `taken` the
+    number of batches it gave.
+    """
+
+    def __init__(self, train: Train, base: Path, seed: int, size: int | None = None) -> None:
+        self.train, self.base, self.seed = train, base, seed
+        self.size = size or train.batch_size
+        self.label = f"train.batches '{train.batches}'"
+        self.waited, self.taken = 0.0, 0
+
+    def __iter__(self) -> Iterator[Batch]:
+        self.waited, self.taken = 0.0, 0
+        source = self._pieces()
+        joined = _joined(source, self.size, self.label)
+        while True:
+            start = time.perf_counter()
+            batch = hooks.call(self.label, next, joined, leaf=DataError)
+            self.waited += time.perf_counter() - start
+            self.taken += 1
+            yield batch
+
+    def _pieces(self) -> Iterator[Batch]:
+        """Pieces of any number of samples, epoch after epoch."""
+        epoch = 0
+        while True:
+            empty = True
+            for piece in self._epoch(epoch):
+                empty = False
+                yield piece
+            if empty:
+                raise DataError(what=f"{self.label} is empty", where="train.batches",
+                                expected="at least one sample")  # fmt: skip
+            epoch += 1
+
+    def _epoch(self, epoch: int) -> Iterator[Batch]:
+        source = self._open()
+        if hasattr(source, "__getitem__") and hasattr(source, "__len__") and not isinstance(
+            source, (list, tuple, Mapping)
+        ):  # fmt: skip
+            yield from self._dataset(source, epoch)
+            return
+        if isinstance(source, Mapping):
+            source = [source]
+        if self.train.workers > 0:
+            raise DataError(what="worker processes need a Dataset", where="train.workers",
+                            expected="a torch.utils.data.Dataset, npz:, lmdb: or arrays:",
+                            got=f"{self.label} gives a stream",
+                            remedy="return a Dataset, or set workers: 0")  # fmt: skip
+        for number, piece in enumerate(source):
+            yield _tensors(piece, f"piece {number} of {self.label}")
+
+    def _open(self) -> Any:
+        kind, _, place = self.train.batches.partition(":")
+        if kind in STORED:
+            from megacompile.data import open_dataset
+
+            return open_dataset(kind, self.base / place, preload=self.train.preload)
+        hook = hooks.load(self.train.batches, self.base)
+        found = hooks.call(self.label, hook, leaf=DataError) if callable(hook) else hook
+        if not isinstance(found, Iterable) and not hasattr(found, "__getitem__"):
+            raise DataError(what=f"{self.label} gives no batches", where="train.batches",
+                            expected="an iterable of dicts, or a Dataset",
+                            got=type(found).__name__)  # fmt: skip
+        return found
+
+    def _dataset(self, dataset: Any, epoch: int) -> Iterator[Batch]:
+        order = torch.Generator().manual_seed(self.seed * 1_000_003 + epoch)
+        loader: Any = torch.utils.data.DataLoader(
+            dataset, batch_size=min(self.size, max(len(dataset), 1)), shuffle=len(dataset) > 0,
+            num_workers=self.train.workers, generator=order, collate_fn=_collate,
+            pin_memory=torch.cuda.is_available(),
+        )  # fmt: skip
+        try:
+            yield from loader
+        except MegacompileError:
+            raise
+        except RuntimeError as error:
+            if "worker" not in str(error):
+                raise
+            raise DataError(
+                what=f"a worker process of {self.label} died",
+                where="train.workers",
+                cause=str(error).splitlines()[0],
+                remedy="look at its memory and native code, or set workers: 0 to see the error",
+            ) from error
+
+
+def _collate(samples: list[Any]) -> Batch:
+    """Single samples stacked along a new first axis."""
+    for sample in samples:
+        if not isinstance(sample, Mapping):
+            raise DataError(what="a sample of train.batches is no dict", where="train.batches",
+                            expected="{name: array}", got=type(sample).__name__)  # fmt: skip
+    return {str(name): torch.stack([_tensor(s[name]) for s in samples]) for name in samples[0]}
+
+
+def _tensor(value: Any) -> torch.Tensor:
+    if isinstance(value, torch.Tensor):
+        return value.detach()
+    return to_torch(np.asarray(value))
+
+
+def _tensors(piece: Any, label: str) -> Batch:
+    """A piece as tensors with equal numbers of samples.
+
+    Raises:
+        DataError: no dict, an entry without samples, or entries that differ in their number.
+    """
+    if not isinstance(piece, Mapping) or not piece:
+        raise DataError(what=f"{label} is no dict", where="train.batches",
+                        expected="{name: array}, the first axis counting samples",
+                        got=type(piece).__name__)  # fmt: skip
+    batch = {str(name): _tensor(value) for name, value in piece.items()}
+    for name, tensor in batch.items():
+        if tensor.ndim == 0:
+            raise DataError(what=f"'{name}' in {label} has no axis of samples",
+                            where="train.batches", expected="a first axis that counts samples",
+                            got="a single number")  # fmt: skip
+    sizes = {name: tensor.shape[0] for name, tensor in batch.items()}
+    if len(set(sizes.values())) != 1 or 0 in sizes.values():
+        shown = ", ".join(f"{name} {size}" for name, size in sizes.items())
+        raise DataError(what=f"{label} has entries of different numbers of samples, or none",
+                        where="train.batches", got=shown)  # fmt: skip
+    return batch
+
+
+def _joined(pieces: Iterator[Batch], size: int, label: str) -> Iterator[Batch]:
+    """Batches of exactly `size` samples out of pieces of any size."""
+    waiting: list[Batch] = []
+    rows = 0
+    for piece in pieces:
+        if waiting and set(piece) != set(waiting[0]):
+            raise DataError(what=f"{label} changes its names", where="train.batches",
+                            expected=", ".join(waiting[0]), got=", ".join(piece))  # fmt: skip
+        waiting.append(piece)
+        rows += rows_of(piece)
+        while rows >= size:
+            whole = waiting[0] if len(waiting) == 1 else {
+                name: torch.cat([one[name] for one in waiting]) for name in waiting[0]
+            }  # fmt: skip
+            # A copy: a batch must not keep all the data in memory, nor write into it.
+            yield {name: tensor[:size].clone() for name, tensor in whole.items()}
+            rows -= size
+            waiting = [{n: t[size:] for n, t in whole.items()}] if rows else []
+
+
+def rows_of(batch: Mapping[str, torch.Tensor]) -> int:
+    """Samples in a batch."""
+    return next(iter(batch.values())).shape[0]
+
+
+def split(batch: Mapping[str, torch.Tensor], pieces: int) -> list[Batch]:
+    """A batch cut into equal pieces along the samples.
+
+    Raises:
+        DataError: the samples don't divide by the number of pieces.
+    """
+    rows = rows_of(batch)
+    if rows % pieces:
+        raise DataError(what="a batch does not divide by the accumulation",
+                        where="train.accumulate", expected=f"a multiple of {pieces} samples",
+                        got=f"{rows} samples")  # fmt: skip
+    part = rows // pieces
+    return [{name: tensor[at * part : (at + 1) * part] for name, tensor in batch.items()}
+            for at in range(pieces)]  # fmt: skip
+
+
+def to_device(batch: Mapping[str, torch.Tensor], device: str) -> Batch:
+    """The batch where the model is; from pinned memory the copy doesn't wait."""
+    return {name: tensor.to(device, non_blocking=True) for name, tensor in batch.items()}
+
+
+def sized(train: Train, base: Path, seed: int) -> Callable[[int], Batch]:
+    """The first batch of any size, for the search of the largest one."""
+    return lambda size: next(iter(Batches(train, base, seed, size)))

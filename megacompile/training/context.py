@@ -1,0 +1,82 @@
+"""What a training pass may use besides the model: the data, the loss, and steps to measure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from megacompile import hooks
+from megacompile.cache import sources_hash
+from megacompile.spec.training import Train
+
+if TYPE_CHECKING:
+    import torch
+
+    from megacompile.forms import Training
+    from megacompile.training.recipe import Recipe
+    from megacompile.training.step import TrainingStep
+
+STORED = ("npz", "lmdb", "arrays")
+"""Kinds of stored data that `train.batches` can name instead of Python."""
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a trained model comes from: what is needed to build it and its loss again.
+
+    `base` is the folder that the references start from.
+    """
+
+    model: str
+    base: Path
+    train: Train
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class TrainingContext:
+    """The training part of a PassContext; `isa` names this CPU's instruction sets."""
+
+    origin: Origin
+    device: str = "cpu"
+    isa: tuple[str, ...] = ()
+    threads: int = 1
+
+    @property
+    def train(self) -> Train:
+        return self.origin.train
+
+    def batches(self, size: int | None = None) -> Iterator[dict[str, torch.Tensor]]:
+        """A fresh endless iterator, the same batches every time; `size` samples in each
+        (default: `train.batch_size`)."""
+        from megacompile.training.batches import Batches
+
+        return iter(Batches(self.train, self.origin.base, self.origin.seed, size))
+
+    def loss(self, outputs: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        """The user's loss."""
+        from megacompile.training.step import load_loss
+
+        found: torch.Tensor = load_loss(self.train, self.origin.base)(outputs, batch)
+        return found
+
+    def step(self, model: Training, recipe: Recipe | None = None) -> TrainingStep:
+        """A step on a copy of the model, seeded; by default with the model's own recipe.
+
+        `Recipe(ties=model.recipe.ties)` gives the plain step of that model.
+        """
+        return model.step(recipe, self.device)
+
+
+def hook_hashes(train: Train, base: Path) -> list[str]:
+    """Hashes of the sources of the loss and the batches; nothing is imported or run."""
+    found = []
+    for reference in (train.loss, train.batches):
+        if reference.partition(":")[0] in STORED:
+            found.append(reference)
+            continue
+        path = hooks.locate(reference, base)[0]
+        found.append(sources_hash(path) if path else reference)
+    return found

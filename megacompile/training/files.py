@@ -1,0 +1,138 @@
+"""A training form on disk: weights, a JSON record, and the user's source. No pickle.
+
+The module is built again by the user's own code, so its structure is never stored; weights lie
+in a safetensors file, each tied storage once.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from megacompile import hooks
+from megacompile.cache import python_sources
+from megacompile.errors import ModelError
+from megacompile.signature import Binding
+from megacompile.spec.training import Train
+from megacompile.training.context import Origin
+from megacompile.training.recipe import Recipe
+
+if TYPE_CHECKING:
+    import torch
+
+    from megacompile.forms import Training
+
+WEIGHTS, RECORD, SOURCE = "weights.safetensors", "training.json", "source"
+
+
+def save_training(form: Training, folder: Path) -> None:
+    """Write a form into an empty folder."""
+    from safetensors.torch import save_file
+
+    tensors, aliases = unique_state(form.module)
+    save_file(tensors, str(folder / WEIGHTS))
+    origin = form.origin
+    record = {
+        "recipe": form.recipe.model_dump(mode="json"), "aliases": aliases,
+        "binding": {"names": dict(form.binding.names), "positional": sorted(
+            form.binding.positional)},
+        "model": origin.model, "base": str(origin.base), "seed": origin.seed,
+        "train": origin.train.model_dump(mode="json"),
+    }  # fmt: skip
+    (folder / RECORD).write_text(json.dumps(record, indent=2) + "\n")
+
+
+def load_training(folder: Path) -> tuple[torch.nn.Module, Binding, Recipe, Origin]:
+    """The parts of what `save_training` wrote; the module is built by the user's code and then
+    filled.
+
+    Raises:
+        ModelError: the code builds another model than the stored weights are of.
+    """
+    from megacompile.torchmodules import copy_module
+    from megacompile.training.ties import apply_ties
+
+    record = read_record(folder)
+    base = Path(record["base"])
+    base = base if base.is_absolute() else folder / base
+    recipe = Recipe.model_validate(record["recipe"])
+    build = hooks.load(record["model"], base)
+    module = copy_module(hooks.call(f"model '{record['model']}'", build)).eval()
+    apply_ties(module, recipe.ties)
+    fill(module, folder / WEIGHTS, record["aliases"])
+    origin = Origin(record["model"], base, Train.model_validate(record["train"]), record["seed"])
+    bound = record["binding"]
+    return module, Binding(bound["names"], frozenset(bound["positional"])), recipe, origin
+
+
+def read_record(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((folder / RECORD).read_text())
+    return found
+
+
+def unique_state(
+    module: torch.nn.Module,
+) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
+    """The state dict with each tensor once, and name -> the name that holds its values."""
+    tensors: dict[str, torch.Tensor] = {}
+    aliases: dict[str, str] = {}
+    first: dict[tuple[Any, ...], str] = {}
+    for name, tensor in module.state_dict().items():
+        one = tensor.detach()
+        key = (one.untyped_storage().data_ptr(), one.storage_offset(), tuple(one.shape),
+               one.stride()) if one.numel() else (name,)  # fmt: skip
+        owner = first.setdefault(key, name)
+        if owner == name:
+            tensors[name] = one.cpu().contiguous().clone()
+        else:
+            aliases[name] = owner
+    return tensors, aliases
+
+
+def fill(module: torch.nn.Module, weights: Path, aliases: dict[str, str]) -> None:
+    """Load weights into a module of the same structure.
+
+    Raises:
+        ModelError: names or shapes differ.
+    """
+    from safetensors.torch import load_file
+
+    tensors = load_file(str(weights))
+    state = {**tensors, **{name: tensors[owner] for name, owner in aliases.items()}}
+    try:
+        module.load_state_dict(state)
+    except RuntimeError as error:
+        lines = str(error).strip().splitlines()
+        raise ModelError(what="the model's code builds another model than the stored weights are "
+                         "of", where=str(weights), cause=lines[1].strip() if len(lines) > 1
+                         else lines[0], remedy="use the code it was built with, or build again",
+                         ) from error  # fmt: skip
+
+
+def carry_source(folder: Path) -> list[str]:
+    """Copy the user's Python files of a stored form beside it and let the record name the copies:
+    the form can then be loaded anywhere. Returns remarks.
+
+    Modules of installed packages stay where they are.
+    """
+    record = read_record(folder)
+    base = Path(record["base"])
+    places: dict[Path, str] = {}
+    notes: list[str] = []
+    for holder, key in ((record, "model"), (record["train"], "loss")):
+        path, name = hooks.locate(holder[key], base)
+        if path is None:
+            package = holder[key].partition(":")[0]
+            notes.append(f"'{package}' is not carried along: it must be installed")
+            continue
+        place = places.setdefault(path.parent, str(len(places)))
+        for source in python_sources(path):
+            target = folder / SOURCE / place / source.name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source, target)
+        holder[key] = f"{SOURCE}/{place}/{path.name}:{name}"
+    record["base"] = "."
+    (folder / RECORD).write_text(json.dumps(record, indent=2) + "\n")
+    return notes

@@ -1,0 +1,296 @@
+"""A training step out of a module and a recipe: what a passes' decisions come to.
+
+The order in which decisions are applied is fixed, and each has its reason (the order is
+torchtitan's, too): ties first, since everything after counts parameters; checkpoints before
+compilation, so that the compiler sees what is computed again; compilation before sharding, whose
+hooks a graph can't hold; the optimizer last, over the parameters that are left.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from megacompile import hooks
+from megacompile.errors import DataError, ModelError, did_you_mean
+from megacompile.signature import Binding, Signature
+from megacompile.spec.training import Train
+from megacompile.training import distribution
+from megacompile.training.batches import Batch, split, to_device
+from megacompile.training.checkpointing import apply_checkpoints
+from megacompile.training.precision import mixed, widened
+from megacompile.training.recipe import Recipe, Scaler
+from megacompile.training.ties import apply_ties
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """One optimizer step. `grad_norm` is of all gradients before clipping; a skipped step
+    overflowed and left the parameters alone."""
+
+    loss: float
+    grad_norm: float
+    skipped: bool = False
+
+
+class TrainingStep:
+    """A module ready to be trained: forward, loss, backward, and the optimizer's update.
+
+    The module given is changed (ties, wrapped forwards, training mode) and from now on the
+    step's own. `step` does it all; a loop of one's own calls `compute_loss` on each piece of a
+    batch, `backward` on the loss, and `update` once.
+    """
+
+    def __init__(
+        self, module: nn.Module, recipe: Recipe, train: Train, *, signature: Signature,
+        binding: Binding, loss: Any, seed: int = 0, device: str = "cpu",
+        reproducible: bool = False,
+    ) -> None:  # fmt: skip
+        """Build in order. `reproducible` makes compiled code draw eager's random numbers.
+
+        Raises:
+            ModelError: the recipe names what the module doesn't have.
+        """
+        self.recipe, self.train, self.signature, self.binding = recipe, train, signature, binding
+        self.loss_function, self.device, self.seed = loss, device, seed
+        self.reproducible = reproducible
+        self.skipped = 0
+        self.module = module.to(device).train()
+        apply_ties(self.module, recipe.ties)
+        apply_checkpoints(self.module, recipe.checkpoints, self._mixed if recipe.autocast else None)
+        self._forward_loss: Any = self._eager_forward_loss
+        self._compile()
+        self.model: nn.Module = distribution.distribute(self.module, recipe.distribute, device)
+        self.optimizer = make_optimizer(self.module, train)
+        self.scaler = _make_scaler(recipe.scaler, device)
+
+    def step(self, batch: Mapping[str, torch.Tensor]) -> StepResult:
+        """One optimizer step over a whole batch (all samples of it, in `accumulate` pieces).
+
+        Raises:
+            ModelError: the loss isn't a scalar tensor. DataError: the batch lacks an input, or
+                doesn't divide by the accumulation.
+        """
+        loss = self.gather(batch)
+        norm, skipped = self.update()
+        return StepResult(loss, norm, skipped)
+
+    def gather(self, batch: Mapping[str, torch.Tensor]) -> float:
+        """The mean loss over a whole batch; parameters hold its (scaled) gradients afterwards."""
+        pieces = split(distribution.own_part(batch, self.recipe.distribute), self.train.accumulate)
+        self.optimizer.zero_grad(set_to_none=True)
+        total = torch.zeros((), device=self.device)
+        for number, piece in enumerate(pieces):
+            with distribution.synchronised(self.model, number == len(pieces) - 1):
+                loss = self.compute_loss(piece)
+                self.backward(loss / len(pieces))
+            total += loss.detach().float() / len(pieces)
+        return float(distribution.mean(total))
+
+    def compute_loss(self, piece: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """Forward and loss of one piece of a batch, as the recipe says."""
+        with self._saved_tensors(), self._compiler():
+            loss = self._forward_loss(to_device(piece, self.device))
+        if not isinstance(loss, torch.Tensor) or loss.numel() != 1 or not loss.requires_grad:
+            raise ModelError(
+                what=f"loss '{self.train.loss}' gives no scalar to go back from",
+                where="train.loss", expected="a tensor with one element that depends on the model",
+                got=_describe(loss), remedy="return a mean or a sum over the samples",
+            )  # fmt: skip
+        return loss.reshape(())
+
+    def backward(self, loss: torch.Tensor) -> None:
+        """Add a loss's gradients, scaled if the recipe has a scaler."""
+        with self._compiler():
+            (self.scaler.scale(loss) if self.scaler else loss).backward()
+
+    def update(self) -> tuple[float, bool]:
+        """Unscale, clip, and take the optimizer's step; the gradients' norm, and whether the
+        step was skipped because they overflowed."""
+        if self.scaler is None:
+            norm = self._clip()
+            self.optimizer.step()
+            return norm, False
+        self.scaler.unscale_(self.optimizer)  # clipping must see the true gradients
+        norm = self._clip()
+        before = self.scaler.get_scale()
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        skipped = self.scaler.get_scale() < before
+        assert self.recipe.scaler is not None
+        low, high = self.recipe.scaler.minimum, self.recipe.scaler.maximum
+        kept = min(max(self.scaler.get_scale(), low), high)
+        if kept != self.scaler.get_scale():
+            self.scaler.update(kept)
+        self.skipped += skipped
+        return norm, skipped
+
+    def parameters(self) -> dict[str, nn.Parameter]:
+        """Trained parameters by name, tied ones once."""
+        return {n: p for n, p in self.module.named_parameters() if p.requires_grad}
+
+    def gradients(self) -> dict[str, torch.Tensor]:
+        """True gradients in float32 by name, after `gather` and before `update`."""
+        scale = self.scaler.get_scale() if self.scaler else 1.0
+        found = {}
+        for name, one in self.parameters().items():
+            if one.grad is not None:
+                whole: Any = one.grad.detach()
+                whole = whole.full_tensor() if hasattr(whole, "full_tensor") else whole
+                found[name] = whole.float() / scale
+        return found
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that the next step depends on: module, optimizer, scaler, random state."""
+        return {
+            "module": self.module.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "scaler": self.scaler.state_dict() if self.scaler else {},
+            "skipped": self.skipped,
+            "random": torch.get_rng_state(),
+            "cuda_random": torch.cuda.get_rng_state_all() if self.device != "cpu" else [],
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state_dict` gave."""
+        self.module.load_state_dict(state["module"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        if self.scaler and state["scaler"]:
+            self.scaler.load_state_dict(state["scaler"])
+        self.skipped = int(state["skipped"])
+        torch.set_rng_state(state["random"].cpu())
+        if state["cuda_random"] and self.device != "cpu":
+            torch.cuda.set_rng_state_all(list(state["cuda_random"]))
+
+    def _eager_forward_loss(self, piece: Batch) -> Any:
+        args, kwargs = self.arguments(piece)
+        with self._mixed():
+            outputs = self.model(*args, **kwargs)
+        if self.recipe.autocast is not None:
+            outputs = widened(outputs)
+        return self.loss_function(outputs, piece)
+
+    def arguments(self, piece: Batch) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """A batch's entries as the arguments of `forward`; an optional input may be missing.
+
+        Raises:
+            DataError: the batch lacks an input.
+        """
+        inputs = self.signature.tensors
+        lacking = [n for n, one in inputs.items() if n not in piece and not one.optional]
+        if lacking:
+            raise DataError(what=f"the batch has no entry '{lacking[0]}'", where="train.batches",
+                            expected=", ".join(inputs), got=", ".join(piece),
+                            remedy=did_you_mean(lacking[0], piece))  # fmt: skip
+        arguments = self.signature.arguments(lambda name: piece.get(name))
+        left_out = {n for n in inputs if n not in piece}
+        return self.binding.split({n: v for n, v in arguments.items() if n not in left_out})
+
+    def _mixed(self) -> contextlib.AbstractContextManager[None]:
+        return mixed(self.recipe.autocast, self.device)
+
+    @contextlib.contextmanager
+    def _saved_tensors(self) -> Iterator[None]:
+        """What is saved for the backward pass is compressed or moved away while it waits."""
+        with contextlib.ExitStack() as stack:
+            if self.recipe.offload is not None:
+                from megacompile.training.offloading import offloading
+
+                stack.enter_context(offloading(self.recipe.offload, self.module))
+            if self.recipe.compression is not None:
+                from megacompile.training.compression import compressing
+
+                stack.enter_context(compressing(self.recipe.compression, self.module))
+            yield
+
+    def _compile(self) -> None:
+        choice = self.recipe.compile
+        if choice is None:
+            return
+        if choice.what == "step":
+            self._forward_loss = torch.compile(self._eager_forward_loss)
+            return
+        known = dict(self.module.named_modules())
+        for name in choice.modules:
+            if name not in known:
+                raise ModelError(what=f"compile names '{name}', which is no module",
+                                 remedy=did_you_mean(name, known))  # fmt: skip
+            known[name].compile()
+
+    @contextlib.contextmanager
+    def _compiler(self) -> Iterator[None]:
+        """The compiler's settings hold while it runs: at the first call, and when it recompiles."""
+        choice = self.recipe.compile
+        if choice is None:
+            yield
+            return
+        import torch._functorch.config as functorch
+        import torch._inductor.config as inductor
+
+        with contextlib.ExitStack() as stack:
+            if choice.activation_memory_budget is not None:
+                budget: Any = functorch.patch(
+                    activation_memory_budget=choice.activation_memory_budget)  # fmt: skip
+                stack.enter_context(budget)
+            if self.reproducible:
+                stack.enter_context(inductor.patch(fallback_random=True))
+            yield
+
+    def _clip(self) -> float:
+        parameters = [p for p in self.module.parameters() if p.grad is not None]
+        limit = self.train.clip_norm
+        norm: Any = nn.utils.clip_grad_norm_(parameters, limit if limit else float("inf"))
+        if hasattr(norm, "full_tensor"):
+            norm = norm.full_tensor()  # of shards: each process sees a part
+        return float(norm)
+
+
+def make_optimizer(module: nn.Module, train: Train) -> torch.optim.Optimizer:
+    """The optimizer of the spec over all parameters that are trained, tied ones once.
+
+    Raises:
+        ModelError: no parameter is trained.
+    """
+    classes: dict[str, Any] = {"adamw": torch.optim.AdamW, "adam": torch.optim.Adam,
+                               "sgd": torch.optim.SGD}  # fmt: skip
+    parameters = [p for p in module.parameters() if p.requires_grad]
+    if not parameters:
+        raise ModelError(what="the model has no parameter to train", where="model.python",
+                         expected="at least one parameter with requires_grad")  # fmt: skip
+    made: torch.optim.Optimizer = classes[train.optimizer.kind](
+        parameters, **train.optimizer.options.model_dump()
+    )
+    return made
+
+
+def load_loss(train: Train, base: Any) -> Any:
+    """The user's loss function; what it raises names the user's own line.
+
+    Raises:
+        SpecError: it can't be found, or isn't callable.
+    """
+    found = hooks.load(train.loss, base)
+    if not callable(found):
+        raise ModelError(what=f"loss '{train.loss}' can't be called", where="train.loss",
+                         expected="a function loss(outputs, batch)",
+                         got=type(found).__name__)  # fmt: skip
+    return found
+
+
+def _make_scaler(choice: Scaler | None, device: str) -> torch.amp.GradScaler | None:
+    if choice is None:
+        return None
+    return torch.amp.GradScaler(device, init_scale=choice.initial,
+                                growth_interval=choice.growth_interval)  # fmt: skip
+
+
+def _describe(value: Any) -> str:
+    if not isinstance(value, torch.Tensor):
+        return type(value).__name__
+    text = f"a tensor of shape {list(value.shape)}"
+    return text if value.requires_grad else f"{text} without a gradient"

@@ -1,0 +1,74 @@
+"""The training part of the views, and of report.json."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from megacompile.report.html import render_html
+from megacompile.report.markdown import render_markdown
+from megacompile.report.model import Report
+from megacompile.report.training import BINS, _binned, memory_picture, remarks, training_view
+
+from .samples import sample_report
+from .training_samples import training_record, training_report
+
+
+def test_an_inference_report_has_no_trace_of_training() -> None:
+    assert '"training"' not in sample_report().to_json()
+    assert training_view(sample_report()) is None
+    assert "The training step" not in render_html(sample_report())
+
+
+def test_it_comes_back_from_json() -> None:
+    report = training_report()
+    again = Report.model_validate_json(report.to_json())
+    assert again == report
+    found = json.loads(report.to_json())["training"]
+    assert found["step_time_ratio"] == {"median": 1.19, "low": 1.17, "high": 1.22}
+    assert found["largest_batch"]["optimised"] == 20
+    assert found["checkpoints"][0]["chosen"] is True
+
+
+def test_what_a_reviewer_needs_is_there() -> None:
+    page, text = render_html(training_report()), render_markdown(training_report())
+    for words in ("1.19× [1.17, 1.22]", "Largest batch in 1.88 GB", "blocks.3", "1 graph break",
+                  "FSDP over 2 processes", "0.501× of one process", "does not wait for data",
+                  "a note of the run"):  # fmt: skip
+        assert words in page, words
+    for words in ("Largest batch", "Checkpointed blocks", "blocks.3"):
+        assert words in text, words
+    assert "cheapest to compute again" in page
+
+
+def test_waiting_skipping_and_more_memory_are_said() -> None:
+    record = training_record()
+    worse = record.optimised.model_copy(update={"waiting": 0.4, "skipped": 3})
+    lines = " ".join(remarks(record.model_copy(update={"optimised": worse, "memory_ratio": 1.3})))
+    assert "waits for data: 40" in lines
+    assert "3 steps overflowed" in lines
+    assert "needs more memory than the plain one" in lines
+
+
+def test_the_picture_keeps_the_peak_and_holds_values_between_points() -> None:
+    bins = _binned([(0.0, 1.0), (50.0, 10.0), (100.0, 2.0)], end=100.0, top=10.0)
+    assert len(bins) == BINS + 1
+    assert max(bins) == pytest.approx(0.97)
+    assert bins[60] == pytest.approx(0.097), "the first value holds until the second"
+    assert bins[-1] == pytest.approx(0.97), "the last bin holds what came before its end"
+    picture = memory_picture(training_record())
+    assert picture is not None
+    assert [name for _, name, _ in picture.legend] == ["plain", "optimised"]
+
+
+def test_without_curves_there_is_no_picture() -> None:
+    record = training_record()
+    bare = record.plain.model_copy(update={"timeline": [], "losses": [], "operators": []})
+    report = training_report().model_copy(
+        update={"training": record.model_copy(update={"plain": bare})}
+    )
+    view = training_view(report)
+    assert view is not None
+    assert view.pictures == []
+    assert "The training step" in render_html(report)

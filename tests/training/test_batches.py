@@ -1,0 +1,106 @@
+"""Batches out of whatever a hook gives: cut, joined, repeated, and refused with a reason."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import pytest
+import torch
+
+from megacompile.errors import DataError
+from megacompile.training.batches import Batches, split
+from tests.training.toy import make_train
+
+STREAM = """
+import numpy as np
+def batches():
+    for start in range(0, 10, {step}):
+        rows = np.arange(start, min(start + {step}, 10), dtype=np.int64)
+        yield {{"x": rows[:, None] * 1.0, "y": rows}}
+"""
+DATASET = """
+import os, signal
+import torch
+class Numbers(torch.utils.data.Dataset):
+    def __len__(self):
+        return 10
+    def __getitem__(self, index):
+        {body}
+        return {{"x": torch.tensor([float(index)]), "y": index}}
+def batches():
+    return Numbers()
+"""
+
+
+def made(tmp_path: Path, text: str, **changes: object) -> Batches:
+    (tmp_path / "data.py").write_text(text)
+    train = make_train(batches="data.py:batches", accumulate=1, **changes)
+    return Batches(train, tmp_path, seed=0)
+
+
+@pytest.mark.parametrize("step", [1, 3, 4, 10])
+def test_pieces_of_any_size_become_batches_of_one(tmp_path: Path, step: int) -> None:
+    found = made(tmp_path, STREAM.format(step=step), batch_size=4)
+    rows = [batch["y"].tolist() for batch in itertools.islice(found, 5)]
+    assert rows == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 0, 1], [2, 3, 4, 5], [6, 7, 8, 9]]
+
+
+def test_every_iteration_starts_anew(tmp_path: Path) -> None:
+    found = made(tmp_path, STREAM.format(step=3), batch_size=4)
+    assert torch.equal(next(iter(found))["y"], next(iter(found))["y"])
+
+
+def test_a_batch_may_be_larger_than_the_data(tmp_path: Path) -> None:
+    found = made(tmp_path, STREAM.format(step=3), batch_size=25)
+    assert next(iter(found))["y"].tolist() == [*range(10), *range(10), *range(5)]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_dataset_is_shuffled_with_the_seed_and_seen_whole(tmp_path: Path, workers: int) -> None:
+    found = made(tmp_path, DATASET.format(body=""), batch_size=5, workers=workers)
+    rows = [batch["y"].tolist() for batch in itertools.islice(found, 4)]
+    assert sorted(rows[0] + rows[1]) == list(range(10))
+    assert sorted(rows[2] + rows[3]) == list(range(10))
+    assert rows[0] + rows[1] not in (list(range(10)), rows[2] + rows[3])
+    assert [batch["y"].tolist() for batch in itertools.islice(found, 4)] == rows
+
+
+def test_a_worker_that_dies_is_named(tmp_path: Path) -> None:
+    body = "os.kill(os.getpid(), signal.SIGKILL)"
+    found = made(tmp_path, DATASET.format(body=body), batch_size=5, workers=1)
+    with pytest.raises(DataError) as caught:
+        next(iter(found))
+    assert "worker process" in str(caught.value)
+    assert "workers: 0" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("def batches():\n    return iter(())\n", "is empty"),
+        ("def batches():\n    yield [1, 2]\n", "is no dict"),
+        ("def batches():\n    yield {'x': 1.0}\n", "no axis of samples"),
+        ("import numpy as np\ndef batches():\n    yield {'x': np.zeros(3), 'y': np.zeros(4)}\n",
+         "different numbers of samples"),
+        ("import numpy as np\ndef batches():\n    yield {'x': np.zeros(3)}\n"
+         "    yield {'z': np.zeros(3)}\n", "changes its names"),
+        ("def batches():\n    raise OSError('disk gone')\n", "disk gone"),
+        ("def batches():\n    return 7\n", "gives no batches"),
+    ],
+)  # fmt: skip
+def test_data_that_can_not_be_used_is_named(tmp_path: Path, text: str, words: str) -> None:
+    with pytest.raises(DataError) as caught:
+        next(iter(made(tmp_path, text, batch_size=4)))
+    assert words in str(caught.value)
+
+
+def test_a_stream_can_not_have_workers(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="need a Dataset"):
+        next(iter(made(tmp_path, STREAM.format(step=3), batch_size=4, workers=2)))
+
+
+def test_split_gives_equal_pieces() -> None:
+    pieces = split({"x": torch.arange(6), "y": torch.arange(12).reshape(6, 2)}, 3)
+    assert [piece["x"].tolist() for piece in pieces] == [[0, 1], [2, 3], [4, 5]]
+    assert pieces[1]["y"].tolist() == [[4, 5], [6, 7]]
