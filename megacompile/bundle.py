@@ -204,7 +204,8 @@ def load_runner(folder: Path, threads: int | None = None) -> tuple[Runner, Signa
     manifest = checked_manifest(folder)
     signature = Signature.from_dict(manifest["signature"])
     backend = backend_class(manifest["backend"])(**manifest["options"])
-    return backend.load(folder / ENGINE, here(threads), signature), signature
+    machine = here(threads, manifest["target"]["device"])
+    return backend.load(folder / ENGINE, machine, signature), signature
 
 
 def checked_manifest(folder: Path) -> dict[str, Any]:

@@ -5,7 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import ClassVar
 
-from megacompile.backendbase import Availability, Backend, Lowered, Machine, Runner
+from megacompile.backendbase import (
+    Availability,
+    Backend,
+    Lowered,
+    Machine,
+    Runner,
+    Say,
+    silent,
+)
 from megacompile.forms import Training
 from megacompile.passbase import Fact, Traits
 from megacompile.signature import Signature
@@ -24,8 +32,9 @@ class TrainingBackend(Backend):
         return Availability()
 
     def compile(
-        self, model: Training, target: Machine, facts: frozenset[Fact], out: Path
-    ) -> Lowered:
+        self, model: Training, target: Machine, facts: frozenset[Fact], out: Path,
+        progress: Say = silent,
+    ) -> Lowered:  # fmt: skip
         from megacompile.training.files import carry_source
 
         model.save(out)
