@@ -12,15 +12,14 @@ from itertools import pairwise
 from typing import Any
 
 import networkx as nx
-from pydantic import ValidationError
 
 from megacompile import registry
 from megacompile.backendbase import Backend, Machine
 from megacompile.errors import MegacompileError, PlanError, SpecError, did_you_mean
+from megacompile.items import Items, PassItem
 from megacompile.passbase import Effect, Fact, Pass, Traits, consumes, produces
-from megacompile.spec.load import Loaded, translate
+from megacompile.spec.load import Loaded
 from megacompile.spec.models import Item, Spec
-from megacompile.spec.positions import Path as DataPath
 
 SOURCE_FORMS = {"python": "Eager", "onnx": "Onnx", "exported": "Eager",
                 "torchscript": "Scripted"}  # fmt: skip
@@ -72,15 +71,6 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class _PassItem:
-    """A pass of the spec after its name and options were checked: one instance per form."""
-
-    label: str
-    where: str
-    instances: tuple[Pass[Any, Any], ...]
-
-
-@dataclass(frozen=True)
 class _State:
     layer: int
     form: str
@@ -109,13 +99,13 @@ def make_plan(loaded: Loaded, target: Callable[[Spec], Machine], quantized: bool
     from megacompile.errors import raise_all
 
     problems: list[MegacompileError] = list(loaded.problems)
-    items = _Items(loaded, problems)
+    items = Items(loaded, problems)
     common = items.passes(loaded.sections.get("passes") or [], ("passes",))
     raw_variants = loaded.sections.get("variants") or {}
     default = items.backends(loaded.sections.get("backends"), ("backends",))
     if loaded.sections.get("workload") == "training" and not default:
         default = items.backends([Item(name=TRAINING)], ("workload",))
-    routes: list[tuple[str, list[_PassItem], list[tuple[Backend, str]]]] = []
+    routes: list[tuple[str, list[PassItem], list[tuple[Backend, str]]]] = []
     for name, variant in raw_variants.items():
         own = items.passes(variant.passes, ("variants", name, "passes"))
         backends = items.backends(variant.backends, ("variants", name, "backends"))
@@ -161,7 +151,7 @@ def make_plan(loaded: Loaded, target: Callable[[Spec], Machine], quantized: bool
 
 
 def _workload_problems(
-    loaded: Loaded, routes: list[tuple[str, list[_PassItem], list[tuple[Backend, str]]]]
+    loaded: Loaded, routes: list[tuple[str, list[PassItem], list[tuple[Backend, str]]]]
 ) -> Iterator[PlanError]:
     """Backends of the other workload, each named once."""
     training = loaded.sections.get("workload") == TRAINING
@@ -198,56 +188,6 @@ def _calibration_problems(
                 )
 
 
-class _Items:
-    """Names and options of passes and backends, checked once each, faults with their line."""
-
-    def __init__(self, loaded: Loaded, problems: list[MegacompileError]) -> None:
-        self.loaded, self.problems = loaded, problems
-
-    def passes(self, items: list[Item], path: DataPath) -> list[_PassItem]:
-        found = []
-        for index, item in enumerate(items):
-            here = (*path, index)
-            where = self.loaded.document.where(here)
-            try:
-                classes = registry.pass_classes(item.name, self.loaded.base)
-            except MegacompileError as error:
-                error.where = where if error.where is None else error.where
-                if error.where != where:
-                    error.what = f"{where}: {error.what}"
-                self.problems.append(error)
-                continue
-            instances = self._instances(classes, item, here)
-            if instances:
-                found.append(_PassItem(item.name, where, tuple(instances)))
-        return found
-
-    def backends(self, items: list[Item] | None, path: DataPath) -> list[tuple[Backend, str]]:
-        found: list[tuple[Backend, str]] = []
-        for index, item in enumerate(items or []):
-            here = (*path, index)
-            where = self.loaded.document.where(here)
-            try:
-                cls = registry.backend_class(item.name)
-            except MegacompileError as error:
-                error.where = where
-                self.problems.append(error)
-                continue
-            found += [(b, where) for b in self._instances([cls], item, here)]
-        return found
-
-    def _instances(self, classes: list[Any], item: Item, path: DataPath) -> list[Any]:
-        """Instances of all classes of a name; faults are those of the first class."""
-        instances = []
-        for number, cls in enumerate(classes):
-            try:
-                instances.append(cls.model_validate(item.options))
-            except ValidationError as error:
-                if number == 0:
-                    self.problems += translate(error, self.loaded.document, (*path, item.name), cls)
-        return instances
-
-
 def _baselines(loaded: Loaded, problems: list[MegacompileError]) -> list[str]:
     benchmark, model = loaded.sections.get("benchmark"), loaded.sections.get("model")
     if benchmark is None or model is None or loaded.sections.get("workload") == TRAINING:
@@ -279,7 +219,7 @@ def _baselines(loaded: Loaded, problems: list[MegacompileError]) -> list[str]:
 
 
 def _route(
-    spec: Spec, machine: Machine, name: str, variant: str, passes: list[_PassItem],
+    spec: Spec, machine: Machine, name: str, variant: str, passes: list[PassItem],
     backend: Backend, where: str, quantized: bool,
 ) -> CandidatePlan | PlanError:  # fmt: skip
     traits = backend.traits()
@@ -303,7 +243,7 @@ def _route(
     return CandidatePlan(name, variant, backend, steps, goal.facts, goal.form, reason, remedy)
 
 
-def _reachable(start: _State, passes: list[_PassItem], traits: Traits) -> nx.DiGraph[_State]:
+def _reachable(start: _State, passes: list[PassItem], traits: Traits) -> nx.DiGraph[_State]:
     graph: nx.DiGraph[_State] = nx.DiGraph()
     graph.add_node(start)
     waiting = [start]
@@ -318,7 +258,7 @@ def _reachable(start: _State, passes: list[_PassItem], traits: Traits) -> nx.DiG
 
 
 def _edges(
-    state: _State, passes: list[_PassItem], traits: Traits
+    state: _State, passes: list[PassItem], traits: Traits
 ) -> Iterator[tuple[PlannedStep, _State, float]]:
     if state.layer < len(passes):
         item = passes[state.layer]
@@ -350,7 +290,7 @@ def _why_not(pass_: Pass[Any, Any], state: _State, traits: Traits) -> str | None
 
 
 def _clash(
-    start: _State, passes: list[_PassItem], backend: Backend, machine: Machine,
+    start: _State, passes: list[PassItem], backend: Backend, machine: Machine,
     graph: nx.DiGraph[_State], goals: list[_State], name: str, where: str,
 ) -> PlanError:  # fmt: skip
     """Which two steps don't fit together, why, and what to write instead."""
@@ -391,7 +331,7 @@ def _clash(
     )
 
 
-def _culprit(item: _PassItem, before: list[_PassItem], reached: list[_State]) -> _PassItem | None:
+def _culprit(item: PassItem, before: list[PassItem], reached: list[_State]) -> PassItem | None:
     """The latest earlier pass that ended what this one needs."""
     facts = frozenset[Fact]().union(*(s.facts for s in reached))
     lacking = frozenset[Fact]().union(*(i.requires for i in item.instances)) - facts
