@@ -36,6 +36,7 @@ class Batches:
         self.size = size or train.batch_size
         self.label = f"train.batches '{train.batches}'"
         self.waited, self.taken = 0.0, 0
+        self._kept: list[Any] | None = None
 
     def __iter__(self) -> Iterator[Batch]:
         self.waited, self.taken = 0.0, 0
@@ -62,20 +63,22 @@ class Batches:
             epoch += 1
 
     def _epoch(self, epoch: int) -> Iterator[Batch]:
-        source = self._open()
-        if hasattr(source, "__getitem__") and hasattr(source, "__len__") and not isinstance(
-            source, (list, tuple, Mapping)
-        ):  # fmt: skip
-            yield from self._dataset(source, epoch)
+        source = self._kept if self._kept is not None else self._open()
+        if self._kept is None and not _is_dataset(source):
+            yield from self._stream(source)
             return
-        if isinstance(source, Mapping):
-            source = [source]
-        if self.train.workers > 0:
-            raise DataError(what="worker processes need a Dataset", where="train.workers",
+        if self.train.preload and self._kept is None:
+            self._kept = source = [source[index] for index in range(len(source))]
+        yield from self._dataset(source, epoch)
+
+    def _stream(self, source: Any) -> Iterator[Batch]:
+        if self.train.workers > 0 or self.train.preload:
+            option = "workers" if self.train.workers > 0 else "preload"
+            raise DataError(what=f"`{option}` needs a Dataset", where=f"train.{option}",
                             expected="a torch.utils.data.Dataset, npz:, lmdb: or arrays:",
                             got=f"{self.label} gives a stream",
-                            remedy="return a Dataset, or set workers: 0")  # fmt: skip
-        for number, piece in enumerate(source):
+                            remedy=f"return a Dataset, or leave `{option}` out")  # fmt: skip
+        for number, piece in enumerate([source] if isinstance(source, Mapping) else source):
             yield _tensors(piece, f"piece {number} of {self.label}")
 
     def _open(self) -> Any:
@@ -112,6 +115,12 @@ class Batches:
                 cause=str(error).splitlines()[0],
                 remedy="look at its memory and native code, or set workers: 0 to see the error",
             ) from error
+
+
+def _is_dataset(source: Any) -> bool:
+    """Something with numbered samples that is not just a list of pieces."""
+    numbered = hasattr(source, "__getitem__") and hasattr(source, "__len__")
+    return numbered and not isinstance(source, (list, tuple, Mapping))
 
 
 def _collate(samples: list[Any]) -> Batch:

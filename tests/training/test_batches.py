@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -96,8 +97,49 @@ def test_data_that_can_not_be_used_is_named(tmp_path: Path, text: str, words: st
 
 
 def test_a_stream_can_not_have_workers(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="need a Dataset"):
-        next(iter(made(tmp_path, STREAM.format(step=3), batch_size=4, workers=2)))
+    for option in ({"workers": 2}, {"preload": True}):
+        with pytest.raises(DataError, match="needs a Dataset"):
+            next(iter(made(tmp_path, STREAM.format(step=3), batch_size=4, **option)))
+
+
+def test_preloaded_samples_are_read_once(tmp_path: Path) -> None:
+    body = "open(__file__ + '.log', 'a').write('x')"
+    found = made(tmp_path, DATASET.format(body=body), batch_size=5, preload=True)
+    plain = made(tmp_path, DATASET.format(body=body), batch_size=5)
+    rows = [batch["y"].tolist() for batch in itertools.islice(found, 4)]
+    assert len((tmp_path / "data.py.log").read_text()) == 10
+    assert [batch["y"].tolist() for batch in itertools.islice(plain, 4)] == rows
+
+
+@pytest.mark.parametrize("kind", ["npz", "arrays", "preloaded"])
+def test_stored_arrays(tmp_path: Path, kind: str) -> None:
+    x, y = np.arange(30.0, dtype=np.float32).reshape(10, 3), np.arange(10)
+    if kind == "npz":
+        np.savez(tmp_path / "data.npz", x=x, y=y)
+    else:
+        (tmp_path / "data").mkdir()
+        np.save(tmp_path / "data/x.npy", x)
+        np.save(tmp_path / "data/y.npy", y)
+    reference = "npz:data.npz" if kind == "npz" else "arrays:data"
+    train = make_train(batches=reference, batch_size=4, accumulate=1, preload=kind == "preloaded")
+    batch = next(iter(Batches(train, tmp_path, seed=0)))
+    assert batch["x"].shape == (4, 3)
+    assert torch.equal(batch["x"], torch.from_numpy(x)[batch["y"]])
+
+
+@pytest.mark.parametrize(
+    ("reference", "words"),
+    [("npz:daat.npz", "data.npz"), ("npz:data.npz", "different lengths"),
+     ("npz:text.npz", "can't be read"), ("arrays:nothing", "no such folder"),
+     ("arrays:.", "no array")],
+)  # fmt: skip
+def test_stored_arrays_that_can_not_be_used(tmp_path: Path, reference: str, words: str) -> None:
+    np.savez(tmp_path / "data.npz", x=np.zeros(3), y=np.zeros(4))
+    (tmp_path / "text.npz").write_text("no archive")
+    train = make_train(batches=reference, batch_size=4, accumulate=1)
+    with pytest.raises(DataError) as caught:
+        next(iter(Batches(train, tmp_path, seed=0)))
+    assert words in str(caught.value)
 
 
 def test_split_gives_equal_pieces() -> None:

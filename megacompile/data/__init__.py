@@ -1,0 +1,70 @@
+"""Stored training data as map-style datasets: each item is a dict of name to one sample's array."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from megacompile.errors import DataError, did_you_mean
+from megacompile.tensors import Array
+
+Kind = Literal["npz", "lmdb", "arrays"]
+
+
+class Arrays:
+    """Arrays of equal length, sample by sample; a memory-mapped one is read where it is asked."""
+
+    def __init__(self, arrays: dict[str, Array]) -> None:
+        self.arrays = arrays
+
+    def __len__(self) -> int:
+        return len(next(iter(self.arrays.values())))
+
+    def __getitem__(self, index: int) -> dict[str, Array]:
+        return {name: np.asarray(array[index]) for name, array in self.arrays.items()}
+
+
+def open_dataset(kind: str, path: Path, preload: bool) -> Arrays:
+    """Open an .npz file (`npz`) or a folder of .npy files, memory-mapped (`arrays`).
+
+    `preload` reads everything into memory at once.
+
+    Raises:
+        DataError: nothing is there, it can't be read, or the arrays differ in length.
+    """
+    if kind == "lmdb":
+        raise DataError(what="LMDB data can't be read yet", where="train.batches",
+                        expected="npz:FILE, arrays:FOLDER, or FILE.py:NAME")  # fmt: skip
+    if not path.exists():
+        near = did_you_mean(path.name, [p.name for p in path.parent.glob("*")])
+        raise DataError(what=f"no such {'file' if kind == 'npz' else 'folder'} '{path}'",
+                        where="train.batches", remedy=near)  # fmt: skip
+    try:
+        arrays = _npz(path) if kind == "npz" else _folder(path, preload)
+    except (OSError, ValueError) as error:
+        raise DataError(what=f"'{path}' can't be read", where="train.batches",
+                        cause=f"{type(error).__name__}: {error}",
+                        expected="numeric arrays as numpy.save and numpy.savez write them",
+                        ) from error  # fmt: skip
+    lengths = {name: len(array) if array.ndim else 0 for name, array in arrays.items()}
+    if not arrays or len(set(lengths.values())) != 1 or 0 in lengths.values():
+        shown = ", ".join(f"{name} {length}" for name, length in lengths.items()) or "no array"
+        raise DataError(what=f"'{path}' holds arrays of different lengths, or empty ones",
+                        where="train.batches", expected="one entry per sample in each",
+                        got=shown)  # fmt: skip
+    return Arrays(arrays)
+
+
+def _npz(path: Path) -> dict[str, Array]:
+    """A zip archive can't be mapped: it is always in memory."""
+    from megacompile.tensors import load_arrays
+
+    return load_arrays(path)
+
+
+def _folder(path: Path, preload: bool) -> dict[str, Array]:
+    files = sorted(path.glob("*.npy"))
+    return {one.stem: np.load(one, mmap_mode=None if preload else "r", allow_pickle=False)
+            for one in files}  # fmt: skip

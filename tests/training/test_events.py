@@ -1,0 +1,40 @@
+"""Event files of a run: TensorBoard's always, Weights & Biases' where it is installed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from megacompile.job.events import scalars, write_events
+from tests.report.samples import sample_report
+from tests.report.training_samples import training_record, training_report
+
+
+def test_tensorboard(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    write_events(training_report(), tmp_path, print)
+    write_events(training_report(), tmp_path, print)  # again: nothing doubles
+    record = training_record()
+    for name, figures in (("plain", record.plain), ("optimised", record.optimised)):
+        found = EventAccumulator(str(tmp_path / "tensorboard" / name)).Reload()
+        assert set(found.Tags()["scalars"]) == set(scalars(figures))
+        losses = [event.value for event in found.Scalars("loss")]
+        assert losses == pytest.approx(figures.losses, rel=1e-6)
+        assert found.Scalars("step_ms")[0].value == pytest.approx(figures.step_ms.p50)
+
+
+def test_an_inference_report_has_no_events(tmp_path: Path) -> None:
+    assert write_events(sample_report(), tmp_path, print) == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_weights_and_biases_offline(tmp_path: Path) -> None:
+    pytest.importorskip("wandb", reason="Weights & Biases is not installed")
+    said: list[str] = []
+    write_events(training_report(), tmp_path, said.append)
+    assert said == []
+    runs = sorted((tmp_path / "wandb").rglob("*.wandb"))
+    assert len(runs) == 2
+    assert all(one.stat().st_size > 0 for one in runs)
