@@ -80,9 +80,9 @@ def judge_candidate(
 
     `rival` is the best baseline, `original` the unchanged model's metric.
     """
-    if candidate.status != "built" or (candidate.executed and (one is None or race.first is None)):
+    if candidate.status != "built" or (candidate.executed and one is None):
         return
-    if one is not None and race.first is not None:
+    if one is not None:
         candidate.points = points_of(one, race, race.first)
         if rival is not None and one.times and (race.check is None or race.check.passed):
             candidate.versus_best_baseline = ratio_of(rival.times[0], one.times[0])
@@ -212,7 +212,10 @@ def choose(
             return "outside_budget", None, outside_sentence(outside)
         return "failed", None, failed_sentence(candidates)
     best = min(inside, key=lambda c: c.points[0].latency_ms.p50)
-    first = next((b.name for b in baselines if b.points), "the baseline")
+    first = next((b.name for b in baselines if b.points), None)
+    if first is None:
+        text = f"No baseline was raced, so no speed-up can be claimed; the fastest is {best.name}."
+        return "no_improvement", None, text
     floor = check.noise_floor if check else 0.02
     speedup = best.points[0].speedup
     if speedup is None or significant(_interval(speedup), floor) != "faster":

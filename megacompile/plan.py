@@ -24,6 +24,7 @@ from megacompile.spec.models import Item, Spec
 SOURCE_FORMS = {"python": "Eager", "onnx": "Onnx", "exported": "Eager",
                 "torchscript": "Scripted"}  # fmt: skip
 EAGER_BASELINES = ("eager", "torch.compile")
+PLAIN_ENGINE = "tensorrt"
 # What is evaluated on this CPU in place of an engine for other hardware.
 LAST_FORM = "the ONNX file"
 TRAINING = "training"  # the backend and the workload
@@ -145,6 +146,10 @@ def make_plan(loaded: Loaded, target: Callable[[Spec], Machine], quantized: bool
             lowered.append(found)
         else:
             problems.append(found)
+    plain = _plain_engine(loaded, spec, machine, candidates, quantized)
+    if plain is not None:
+        baselines.append(plain.backend.name)
+        lowered.append(plain)
     problems += _calibration_problems(loaded, spec, candidates)
     raise_all(problems)
     return Plan(spec, machine, tuple(candidates), tuple(baselines), tuple(lowered))
@@ -167,6 +172,19 @@ def _workload_problems(
                     expected=TRAINING if training else "an inference engine",
                     remedy="leave `backends` out" if training else "set workload: training",
                 )
+
+
+def _plain_engine(
+    loaded: Loaded, spec: Spec, machine: Machine, candidates: list[CandidatePlan], quantized: bool
+) -> CandidatePlan | None:
+    """The unchanged model on TensorRT, as one more baseline where the spec names none: it travels
+    in a bundle for another machine, where eager PyTorch can't."""
+    named = next((c.backend.name for c in candidates if c.backend.name == PLAIN_ENGINE), None)
+    if named is None or spec.benchmark.baselines is not None:
+        return None
+    found = _route(spec, machine, named, "", [], registry.backend_class(named)(),
+                   loaded.document.where(()), quantized)  # fmt: skip
+    return found if isinstance(found, CandidatePlan) and found.unavailable is None else None
 
 
 def _calibration_problems(

@@ -320,6 +320,16 @@ def test_a_cpu_target_is_refused() -> None:
         make_plan(load_spec_data(data, Path()), lambda _: Machine("cpu", 2, ()))
 
 
+def test_the_plain_engine_is_a_baseline_where_the_spec_names_none() -> None:
+    plan = plan_of(benchmark={})
+    assert plan.baselines == ("eager", "torch.compile", "tensorrt")
+    assert [one.backend.name for one in plan.lowered_baselines] == ["tensorrt"]
+    turing = plan_of(benchmark={}, target={"device": "cuda", "arch": ["sm_75"]},
+                     passes=[{"cast": {"dtype": "float16"}}])  # fmt: skip
+    assert turing.baselines == ("eager", "torch.compile")  # float32 is refused there
+    assert plan_of(benchmark={"baselines": ["eager"]}).lowered_baselines == ()
+
+
 def test_float16_is_planned_for_turing() -> None:
     plan = plan_of(target={"device": "cuda", "arch": ["sm_75"]},
                    passes=[{"cast": {"dtype": "float16"}}])  # fmt: skip

@@ -39,7 +39,7 @@ def step(name: str) -> Step:
     return Step.model_validate({"pass": name, "form": "engine", "effect": "EXACT"})
 
 
-def unfinished(folder: Path, budget: dict[str, Any] | None = None) -> Path:
+def unfinished(folder: Path, budget: dict[str, Any] | None = None, baseline: bool = True) -> Path:
     """A bundle of two ONNX Runtime engines as a machine without this hardware would leave it."""
     data = world.spec(name="net", inputs={"x": tensor("n", 128)}, dims={"n": dim(1, 4, 8)},
                       backends=["onnxruntime"], budget=budget or BUDGET,
@@ -53,6 +53,7 @@ def unfinished(folder: Path, budget: dict[str, Any] | None = None) -> Path:
                     "EXACT", "float32", baseline, folder_of(name))  # fmt: skip
 
     parts = [part("fp32/onnxruntime", {}, False), part("onnxruntime", slow, True)]
+    parts = parts if baseline else parts[:1]
     candidate = Candidate(name="fp32/onnxruntime", variant="fp32", backend="onnxruntime",
                           status="built", executed=False, lowering=step("onnxruntime"))  # fmt: skip
     report = Report(
@@ -63,7 +64,7 @@ def unfinished(folder: Path, budget: dict[str, Any] | None = None) -> Path:
         provenance=Provenance(command="test", spec_path="net.yaml", spec_sha256="0"),
     )  # fmt: skip
     contents = Unfinished(
-        name="net", parts=parts, engines=[built.folder] * 2, signature=built.run.signature,
+        name="net", parts=parts, engines=[built.folder] * len(parts), signature=built.run.signature,
         spec=data, checks=[one for one in built.original.input_sets() if not one.heavy],
         fingerprint=built.original.fingerprint, points=[{"n": 4}], report=report,
         libraries=engine.libraries,
@@ -140,6 +141,17 @@ def test_a_budget_is_judged_here(tmp_path: Path) -> None:
     (candidate,) = found.report.candidates
     assert candidate.status == "outside_budget" or found.report.verdict == "no_improvement"
     assert not next(g for g in candidate.gates if g.name == "latency_ms").passed
+    assert found.bundle is None
+
+
+def test_without_a_baseline_no_speedup_is_claimed(tmp_path: Path) -> None:
+    """The only engine is not raced against itself and called faster."""
+    found = finish(unfinished(tmp_path, baseline=False), tmp_path / "report", lambda message: None)
+    assert found.report.verdict == "no_improvement"
+    assert "No baseline was raced" in found.report.sentence
+    (candidate,) = found.report.candidates
+    assert candidate.points[0].speedup is None
+    assert candidate.points[0].latency_ms.p50 > 0
     assert found.bundle is None
 
 
