@@ -22,9 +22,7 @@ def run(tmp_path: Path, form: Any, **options: Any) -> Any:
 
 
 @pytest.mark.parametrize(("bits", "cosine"), [(8, 0.9999), (4, 0.99)])
-def test_the_loss_is_exact_and_gradients_are_near(
-    tmp_path: Path, bits: int, cosine: float
-) -> None:
+def test_the_loss_is_exact_and_gradients_are_near(tmp_path: Path, bits: int, cosine: float) -> None:
     form = make_form(batch_size=64)
     untouched = Untouched(form.module)
     result = run(tmp_path, form, bits=bits)
