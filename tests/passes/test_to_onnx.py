@@ -165,5 +165,6 @@ def test_a_shared_weight_is_stored_the_way_its_users_read_it(tmp_path: Path) -> 
         made = ToOnnx().run(exported, make_context(tmp_path, model.signature)).model
         graph = onnx.load(str(made.path)).graph
         assert sum(node.op_type == "Transpose" for node in graph.node) == turned
-        assert made.parameters() == model.parameters()
+        # The constants of an activation count in ONNX: a few numbers, no second weight.
+        assert 0 <= made.parameters() - model.parameters() < 10
         models.assert_same(made, model)
