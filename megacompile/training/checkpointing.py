@@ -19,15 +19,11 @@ from torch import nn
 from torch.utils import checkpoint as torch_checkpoint
 
 from megacompile.errors import ModelError, did_you_mean
+from megacompile.training.products import is_product
 from megacompile.training.recipe import Checkpoint, Policy
 
 Context = Callable[[], AbstractContextManager[Any]]
 MARK = "_megacompile_checkpoint"
-MATRIX_PRODUCTS = (
-    "mm", "addmm", "bmm", "baddbmm", "addbmm", "linear", "convolution",
-    "_scaled_dot_product_flash_attention", "_scaled_dot_product_efficient_attention",
-    "_scaled_dot_product_cudnn_attention", "_scaled_dot_product_flash_attention_for_cpu",
-)  # fmt: skip
 
 
 def apply_checkpoints(
@@ -95,6 +91,5 @@ def _nested(*contexts: AbstractContextManager[Any]) -> Any:
 
 def keep_matrix_products(context: Any, operator: Any, *args: Any, **kwargs: Any) -> Any:
     """The policy of `keep-matmul`: results of matrix products are kept, the rest is not."""
-    name = operator.name().removeprefix("aten::").split(".")[0]
     policy = torch_checkpoint.CheckpointPolicy
-    return policy.MUST_SAVE if name in MATRIX_PRODUCTS else policy.PREFER_RECOMPUTE
+    return policy.MUST_SAVE if is_product(operator) else policy.PREFER_RECOMPUTE

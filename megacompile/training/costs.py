@@ -1,13 +1,12 @@
 """What each block of a step keeps for the backward pass, and what running it again takes.
 
 Measured on one real piece of a batch: storages as autograd saves them, live memory from the
-profiler, and times of the blocks' forwards.
+profiler, the results of matrix products, and times of the blocks' forwards.
 """
 
 from __future__ import annotations
 
-import statistics
-import time
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,12 +16,13 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils import _pytree as pytree
 
 from megacompile.training.batches import split, to_device
+from megacompile.training.products import WatchedProducts
 from megacompile.training.recipe import BlockCost
-from megacompile.training.solver import Problem, Saved, Segment
+from megacompile.training.solver import Problem, Saved, Segment, Way
 from megacompile.training.step import TrainingStep
+from megacompile.training.times import recompute_times
 
 MARK = "megacompile segment "
-ROUNDS = 5
 
 
 @dataclass
@@ -31,8 +31,10 @@ class _Storage:
     weak: StorageWeakRef  # as long as it lives, its address is no other storage's
     segments: list[int] = field(default_factory=list)
     inputs: list[str] = field(default_factory=list)
+    products: tuple[str, ...] = ()
+    """The blocks around the matrix product that it is a result of."""
     before: int = -1
-    """The last segment there was when a block first took it as an input."""
+    """The last segment there was when a block first took it as an input, or a product gave it."""
 
 
 class _Watch:
@@ -55,7 +57,8 @@ class _Watch:
             handles.append(one.register_forward_pre_hook(self._enter(name), with_kwargs=True))
             handles.append(one.register_forward_hook(self._leave, always_call=True))
         try:
-            with torch.autograd.graph.saved_tensors_hooks(self._pack, self._unpack):
+            with torch.autograd.graph.saved_tensors_hooks(self._pack, self._unpack), \
+                    WatchedProducts(self._product):
                 loss = self.step.compute_loss(piece)
             self.recording = False  # a checkpoint of the user's own calls modules once more
             self.step.backward(loss)
@@ -82,6 +85,13 @@ class _Watch:
         if self.recording:
             self.stack.pop()
             self.moved = True
+
+    def _product(self, results: Any, seconds: float) -> None:
+        for tensor in pytree.tree_leaves(results):
+            if self.recording and isinstance(tensor, torch.Tensor) and self.stack \
+                    and (one := self._storage(tensor)):  # fmt: skip
+                one.products = tuple(self.stack)
+                one.before = len(self.segments) - 1
 
     def _storage(self, tensor: torch.Tensor) -> _Storage | None:
         if tensor.layout is not torch.strided:
@@ -125,14 +135,14 @@ def measure(
     """
     piece = to_device(split(batch, step.train.accumulate)[0], step.device)
     step.backward(step.compute_loss(piece))  # gradients have their place, caches are warm
-    milliseconds = _forward_times(step, names, piece)
+    times = recompute_times(step, names, piece)
     watch = _Watch(step, names, piece)
     events = _events(lambda: watch.run(piece), step.device)
     step.optimizer.zero_grad(set_to_none=True)
     before = _saved_before(watch)
     peaks = _peaks(events, before)
     segments = [Segment(blocks, peaks[i]) for i, blocks in enumerate(watch.segments)]
-    return Problem(milliseconds, segments, _grouped(watch))
+    return Problem(times.whole, segments, _grouped(watch), times.selective)
 
 
 def _saved_before(watch: _Watch) -> list[int]:
@@ -142,15 +152,14 @@ def _saved_before(watch: _Watch) -> list[int]:
 
 
 def _grouped(watch: _Watch) -> list[Saved]:
-    sizes: dict[tuple[tuple[int, ...], tuple[str, ...], bool], int] = {}
+    sizes: dict[Saved, int] = {}
     for one in watch.storages.values():
         held = bool(one.segments)
-        if not held and not one.inputs:
-            continue
-        key = (tuple(one.segments) if held else (one.before,), tuple(one.inputs), held)
-        sizes[key] = sizes.get(key, 0) + one.size
-    return [Saved(size, segments, inputs, held)
-            for (segments, inputs, held), size in sizes.items()]  # fmt: skip
+        if held or one.inputs or one.products:
+            key = Saved(0, tuple(one.segments) if held else (one.before,), tuple(one.inputs), held,
+                        one.products)  # fmt: skip
+            sizes[key] = sizes.get(key, 0) + one.size
+    return [dataclasses.replace(key, size=size) for key, size in sizes.items()]
 
 
 def _events(work: Callable[[], None], device: str) -> list[tuple[int, int, int]]:
@@ -183,50 +192,17 @@ def _peaks(events: Sequence[tuple[int, int, int]], before: Sequence[int]) -> lis
     return peaks
 
 
-def _forward_times(
-    step: TrainingStep, names: Sequence[str], piece: Mapping[str, Any]
-) -> dict[str, float]:  # fmt: skip
-    """Median milliseconds of every block's forward; all blocks are timed in every round."""
-    started: dict[str, float] = {}
-    times: dict[str, list[float]] = {name: [] for name in names}
-    rounds: dict[str, float] = {}
-
-    def now() -> float:
-        if step.device != "cpu":
-            torch.cuda.synchronize()
-        return time.perf_counter() * 1e3
-
-    def enter(name: str) -> Callable[..., None]:
-        return lambda *_: started.update({name: now()})
-
-    def leave(name: str) -> Callable[..., None]:
-        return lambda *_: rounds.update({name: rounds.get(name, 0.0) + now() - started[name]})
-
-    handles: list[Any] = []
-    for name in names:
-        one = step.module.get_submodule(name)
-        handles += [one.register_forward_pre_hook(enter(name)),
-                    one.register_forward_hook(leave(name))]  # fmt: skip
-    try:
-        for _ in range(ROUNDS):
-            rounds.clear()
-            step.compute_loss(piece)
-            for name in names:
-                times[name].append(rounds.get(name, 0.0))
-    finally:
-        for handle in handles:
-            handle.remove()
-    return {name: statistics.median(values) for name, values in times.items()}
-
-
-def block_costs(problem: Problem, chosen: Sequence[str], why: str) -> tuple[BlockCost, ...]:
+def block_costs(problem: Problem, chosen: Sequence[Way], why: str) -> tuple[BlockCost, ...]:
     """A record per candidate for the report."""
+    ways = {way.block: way for way in chosen}
     found = []
-    for name, milliseconds in problem.milliseconds.items():
+    for name in dict.fromkeys((*problem.milliseconds, *problem.selective)):
+        way = ways.get(name) or Way(name, keeps_products=name not in problem.milliseconds)
         inside = [s for s in problem.saved if s.held
                   and any(name in problem.segments[i].blocks for i in s.segments)]  # fmt: skip
-        kept = sum(s.size for s in problem.saved if name in s.inputs)
+        kept = sum(s.size for s in problem.saved if name in s.inputs
+                   or (way.keeps_products and name in s.products))  # fmt: skip
         found.append(BlockCost(block=name, saved_bytes=sum(s.size for s in inside),
-                               recompute_ms=round(milliseconds, 3), chosen=name in chosen,
-                               kept_bytes=kept, why=why if name in chosen else None))  # fmt: skip
+                               recompute_ms=round(problem.cost(way), 3), chosen=name in ways,
+                               kept_bytes=kept, why=why if name in ways else None))  # fmt: skip
     return tuple(found)

@@ -3,6 +3,7 @@ memory budget, for which blocks are measured and the cheapest set is solved for.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar, Literal, Self
@@ -18,7 +19,7 @@ from megacompile_passes.wiring import record_wiring
 if TYPE_CHECKING:
     from megacompile.training.context import TrainingContext
     from megacompile.training.recipe import BlockCost, Policy, Recipe
-    from megacompile.training.solver import Problem
+    from megacompile.training.solver import Problem, Way
 
 # Solve, measure, correct the budget by what was measured: it converges at once or not at all.
 TRIES = 4
@@ -44,9 +45,10 @@ class CheckpointBlocks(Pass[Training, Training]):
         None, gt=0, lt=1, description="the share of the plain step's activation memory that the "
         "step may take: blocks are measured, and the cheapest set that fits is chosen"
     )  # fmt: skip
-    policy: Literal["all", "keep-matmul"] = Field(
-        "all", description="all: keep a block's inputs alone; keep-matmul: keep the results of "
-        "matrix products too, and compute only the rest again"
+    policy: Literal["all", "keep-matmul"] | None = Field(
+        None, description="all: keep a block's inputs alone; keep-matmul: keep the results of "
+        "matrix products too, and compute only the rest again; default: with `memory` what is "
+        "cheapest for each block, else all"
     )  # fmt: skip
 
     @model_validator(mode="after")
@@ -55,8 +57,6 @@ class CheckpointBlocks(Pass[Training, Training]):
         if len(given) != 1:
             raise ValueError("one of `blocks`, `every` and `memory` is needed; got "
                              + (" and ".join(given) or "none"))  # fmt: skip
-        if self.memory is not None and self.policy != "all":
-            raise ValueError("`memory` chooses among whole blocks: it goes with policy: all")
         return self
 
     def run(self, model: Training, ctx: PassContext) -> Result[Training]:
@@ -78,9 +78,10 @@ class CheckpointBlocks(Pass[Training, Training]):
             return self._within(model, training, kinds, sites)
         chosen = self._named(model, kinds)
         chosen = _free(model, chosen, sites)
-        made = _with_checkpoints(recipe, chosen, self.policy)
-        why = f"policy {self.policy}, " + ("named" if self.blocks else f"every {self.every}")
-        made = made.edited(costs=_costs(model, training, chosen, why))
+        ways = _ways(chosen, self.policy or "all")
+        made = _with_checkpoints(recipe, ways)
+        why = "named in the spec" if self.blocks else f"every {self.every}"
+        made = made.edited(costs=_costs(model, training, ways, why))
         for _ in chosen:
             sites.change()
         return Result(model.with_recipe(made), sites, [f"checkpointed: {', '.join(chosen)}"])
@@ -112,13 +113,13 @@ class CheckpointBlocks(Pass[Training, Training]):
         budget = int(self.memory * plain)
         candidates = _free(model, _candidates(model, kinds), sites)
         batch = next(training.batches())
-        problem = measure(training.step(model), candidates, batch)
+        problem = _limited(measure(training.step(model), candidates, batch), self.policy)
         target, notes = budget, []
         for _ in range(TRIES):
             found = solver.solve(problem, target)
             if found is None:
                 break
-            made = _with_checkpoints(model.recipe, found.blocks, "all")
+            made = _with_checkpoints(model.recipe, found.ways)
             real = _measured(model, training, made)
             notes.append(f"predicted {found.peak / plain:.3f} of the plain step's activation "
                          f"memory, measured {real / plain:.3f}")  # fmt: skip
@@ -131,7 +132,7 @@ class CheckpointBlocks(Pass[Training, Training]):
                                     )  # fmt: skip
                 why = (f"of all sets within {self.memory:g} of the plain step's activation "
                        f"memory, the cheapest ({found.milliseconds:.1f} ms again)")  # fmt: skip
-                made = made.edited(costs=block_costs(problem, found.blocks, why))
+                made = made.edited(costs=block_costs(problem, found.ways, why))
                 for name in candidates:
                     if name in found.blocks:
                         sites.change()
@@ -140,12 +141,12 @@ class CheckpointBlocks(Pass[Training, Training]):
                 return Result(model.with_recipe(made), sites, notes)
             target -= max(real - budget, 1)
         least = solver.least(problem)
-        real = _measured(model, training, _with_checkpoints(model.recipe, least.blocks, "all"))
+        real = _measured(model, training, _with_checkpoints(model.recipe, least.ways))
         raise PassError(
             what="the memory budget can't be met by checkpoints",
             expected=f"memory: {self.memory:g} ({budget / 1e6:.1f} MB of activations)",
             got=f"the least is memory: {_up(real / plain):.3f} ({real / 1e6:.1f} MB)",
-            cause=_worst(problem, least.blocks),
+            cause=_worst(problem, least.ways),
             remedy="allow that much, use a smaller batch with `accumulate`, or add "
             "`compress-activations`",
         )
@@ -197,10 +198,26 @@ def _free(model: Training, names: Sequence[str], sites: Sites) -> list[str]:
     return free
 
 
-def _with_checkpoints(recipe: Recipe, names: Sequence[str], policy: Policy) -> Recipe:
+def _ways(names: Sequence[str], policy: Policy) -> list[Way]:
+    from megacompile.training.solver import Way
+
+    return [Way(name, policy == "keep-matmul") for name in names]
+
+
+def _limited(problem: Problem, policy: Policy | None) -> Problem:
+    """With the ways that the option allows."""
+    return dataclasses.replace(
+        problem, milliseconds={} if policy == "keep-matmul" else problem.milliseconds,
+        selective={} if policy == "all" else problem.selective,
+    )  # fmt: skip
+
+
+def _with_checkpoints(recipe: Recipe, ways: Sequence[Way]) -> Recipe:
     from megacompile.training.recipe import Checkpoint
 
-    more = tuple(Checkpoint(module=name, policy=policy) for name in names)
+    more = tuple(Checkpoint(module=way.block,
+                            policy="keep-matmul" if way.keeps_products else "all")
+                 for way in ways)  # fmt: skip
     return recipe.edited(checkpoints=(*recipe.checkpoints, *more))
 
 
@@ -218,15 +235,16 @@ def _measured(model: Training, training: TrainingContext, recipe: Recipe) -> int
 
 
 def _costs(
-    model: Training, training: TrainingContext, chosen: Sequence[str], why: str
+    model: Training, training: TrainingContext, chosen: Sequence[Way], why: str
 ) -> tuple[BlockCost, ...]:
     from megacompile.training.costs import block_costs, measure
 
-    problem = measure(training.step(model), chosen, next(training.batches()))
+    names = [way.block for way in chosen]
+    problem = measure(training.step(model), names, next(training.batches()))
     return block_costs(problem, chosen, why)
 
 
-def _worst(problem: Problem, chosen: Sequence[str]) -> str:
+def _worst(problem: Problem, chosen: Sequence[Way]) -> str:
     from megacompile.training.solver import worst_moment
 
     segment, alive = worst_moment(problem, chosen)

@@ -18,7 +18,7 @@ from megacompile.training.checkpointing import apply_checkpoints, remove_checkpo
 from megacompile.training.comparison import compare_traces, trace
 from megacompile.training.costs import measure
 from megacompile.training.recipe import Checkpoint, Compile, Compression, Recipe
-from megacompile.training.solver import peak_of
+from megacompile.training.solver import Way, peak_of
 from tests.passes.models import Untouched
 from tests.training.test_step import batches_of
 from tests.training.toy import make_context, make_form
@@ -86,7 +86,8 @@ def test_a_budget_is_met_as_measured_and_as_predicted(tmp_path: Path, budget: fl
     assert measured <= budget
     problem = measure(form.step(), BLOCKS, next(batches_of(form)))
     plain = peak_of(problem, ())
-    assert peak_of(problem, chosen(result)) / plain == pytest.approx(measured, rel=0.1)
+    ways = [Way(c.module, c.policy == "keep-matmul") for c in recipe.checkpoints]
+    assert peak_of(problem, ways) / plain == pytest.approx(measured, rel=0.1)
     # One block fewer would not fit: the cheapest set is no larger than it must be.
     fewer = recipe.edited(checkpoints=recipe.checkpoints[1:])
     assert share(form, fewer) > budget
@@ -94,6 +95,14 @@ def test_a_budget_is_met_as_measured_and_as_predicted(tmp_path: Path, budget: fl
     assert [c.block for c in recipe.costs if c.chosen] == chosen(result)
     assert all("cheapest" in str(c.why) for c in recipe.costs if c.chosen)
     assert "predicted" in result.notes[0]
+
+
+@pytest.mark.parametrize("policy", ["all", "keep-matmul"])
+def test_a_policy_limits_what_a_budget_chooses_from(tmp_path: Path, policy: Any) -> None:
+    form = make_form(batch_size=128)
+    recipe = run(tmp_path, form, memory=0.8, policy=policy).model.recipe
+    assert {one.policy for one in recipe.checkpoints} == {policy}
+    assert share(form, recipe) <= 0.8
 
 
 def test_blocks_inside_blocks_are_candidates_and_exclusive(tmp_path: Path) -> None:
@@ -157,7 +166,7 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("options", "message"),
         [({}, "is needed"), ({"every": 2, "memory": 0.5}, "every and memory"),
-         ({"memory": 1.5}, "less than 1"), ({"memory": 0.5, "policy": "keep-matmul"}, "policy")],
+         ({"memory": 1.5}, "less than 1"), ({"memory": 0.5, "policy": "none"}, "policy")],
     )  # fmt: skip
     def test_options_that_do_not_fit(self, options: dict[str, Any], message: str) -> None:
         with pytest.raises(ValidationError, match=message):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from megacompile.training.solver import Problem, Saved, Segment, least, peak_of, solve
+from megacompile.training.solver import Problem, Saved, Segment, Way, least, peak_of, solve
 
 
 def chain(count: int, inner: int, boundary: int, head: int = 0) -> Problem:
@@ -23,17 +24,22 @@ def chain(count: int, inner: int, boundary: int, head: int = 0) -> Problem:
 
 
 def brute(problem: Problem, budget: int) -> float | None:
-    """The least time of all sets within the budget; blocks inside blocks are not both taken."""
-    best = None
+    """The least time of all sets within the budget."""
+    costs = [sum(map(problem.cost, chosen)) for chosen in allowed(problem)
+             if peak_of(problem, chosen) <= budget]  # fmt: skip
+    return min(costs, default=None)
+
+
+def allowed(problem: Problem) -> Iterator[list[Way]]:
+    """All sets in which no block is taken twice or with one inside it."""
     inside = [set(segment.blocks) for segment in problem.segments]
-    for size in range(len(problem.milliseconds) + 1):
-        for chosen in itertools.combinations(problem.milliseconds, size):
-            if any(len(blocks & set(chosen)) > 1 for blocks in inside):
-                continue
-            if peak_of(problem, chosen) <= budget:
-                cost = sum(problem.milliseconds[n] for n in chosen)
-                best = cost if best is None else min(best, cost)
-    return best
+    options = [[None, *(w for w in problem.ways if w.block == name)]
+               for name in problem.milliseconds]  # fmt: skip
+    for one in itertools.product(*options):
+        chosen = [way for way in one if way is not None]
+        names = {way.block for way in chosen}
+        if not any(len(blocks & names) > 1 for blocks in inside):
+            yield chosen
 
 
 @st.composite
@@ -53,25 +59,25 @@ def problems(draw: st.DrawFn) -> Problem:
             stretches += [(name, f"{name}.{inner}"), (name,)]
         for blocks in stretches:
             at = len(segments)
-            own, entering = draw(size), draw(size)
-            segments.append(Segment(blocks, own + draw(size)))
+            own, entering, product = draw(size), draw(size), draw(size)
+            segments.append(Segment(blocks, own + product + draw(size)))
             saved.append(Saved(own, (at,)))
+            saved.append(Saved(product, (at,), held=draw(st.booleans()), products=blocks))
             inputs = tuple(b for b in blocks if b not in segments[at - 1].blocks)
             if inputs:
                 saved.append(Saved(entering, (at,), inputs))
         if draw(st.booleans()) and start > 1:  # something that two blocks use
             saved.append(Saved(draw(size), (start - 1, start), (name,)))
     segments.append(Segment((), draw(size)))
-    return Problem(milliseconds, segments, saved)
+    selective = {name: draw(st.integers(0, int(cost))) for name, cost in milliseconds.items()
+                 if draw(st.booleans())}  # fmt: skip
+    return Problem(milliseconds, segments, saved, selective)
 
 
 @settings(max_examples=60, deadline=None)
 @given(problems(), st.floats(0, 1))
 def test_the_cheapest_of_all_sets(problem: Problem, share: float) -> None:
-    low = min(peak_of(problem, chosen) for size in range(len(problem.milliseconds) + 1)
-              for chosen in itertools.combinations(problem.milliseconds, size)
-              if not any(len(set(s.blocks) & set(chosen)) > 1 for s in problem.segments)
-              )  # fmt: skip
+    low = min(peak_of(problem, chosen) for chosen in allowed(problem))
     assert least(problem).peak == low
     budget = int(low + share * (peak_of(problem, ()) - low))
     found = solve(problem, budget)
@@ -140,5 +146,25 @@ def test_a_block_and_its_inside_are_not_both_taken() -> None:
 
 def test_what_another_block_saves_too_is_kept() -> None:
     problem = Problem({"a": 1.0}, [Segment(("a",), 5), Segment((), 5)], [Saved(5, (0, 1))])
-    assert peak_of(problem, ("a",)) == peak_of(problem, ()) == 10
+    assert peak_of(problem, (Way("a"),)) == peak_of(problem, ()) == 10
     assert solve(problem, 9) is None
+
+
+def test_products_are_kept_in_as_many_blocks_as_fit() -> None:
+    """Kept products make recomputation cheap; a tight budget takes whole blocks instead."""
+    names = [f"b{i}" for i in range(8)]
+    problem = Problem(
+        dict.fromkeys(names, 10.0), [Segment((n,), 10) for n in names],
+        [*(Saved(5, (i,), products=(names[i],)) for i in range(8)),
+         *(Saved(4, (i,)) for i in range(8)), *(Saved(1, (i,), (names[i],)) for i in range(8))],
+        dict.fromkeys(names, 1.0),
+    )  # fmt: skip
+    assert peak_of(problem, ()) == 80
+    loose, tight = solve(problem, 60), solve(problem, 40)
+    assert loose is not None
+    assert tight is not None
+    assert loose.milliseconds == 5
+    assert all(way.keeps_products for way in loose.ways)
+    assert tight.peak <= 40
+    assert {way.keeps_products for way in tight.ways} == {False, True}
+    assert tight.milliseconds == brute(problem, 40)
