@@ -1,27 +1,33 @@
 """What the memory passes cost and save on a training spec, measured side by side.
 
-    python benchmarks/memory.py [SPEC] [--batch N] [--memory 0.4] [--rounds 7] [--only PART]
+    python benchmarks/memory.py [SPEC] [--batch N] [--memory 0.4] [--rounds 7] [--threads N]
+        [--only PART]
 
 Prints ratios to the plain step: activation memory (measured once each: it doesn't vary), step
 time (the median of paired ratios over interleaved rounds, with a bootstrap 95 % interval), and the
 worst cosine of a parameter's gradient. PARTs: `checkpoint` (a budget, and every k-th block at the
-same measured memory), `compress`, `batch` (the largest batch in the plain step's memory).
+same measured memory), `compress`, `batch` (the largest batch in the plain step's memory), `fsdp`
+(what lasts in each of two processes, and their losses). On a busy machine `--threads 1` keeps
+threads from waiting for each other.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import random
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from megacompile_passes.checkpoint import CheckpointBlocks
 from megacompile_passes.compress_activations import CompressActivations
+from megacompile_passes.distribute import Distribute
 from megacompile_passes.mixed_precision import MixedPrecision
 
 from megacompile.forms import Training
@@ -32,11 +38,17 @@ from megacompile.source import load_original
 from megacompile.spec.load import load_spec
 from megacompile.training.activations import activation_memory
 from megacompile.training.context import Origin, TrainingContext
+from megacompile.training.crew import Crew
+from megacompile.training.figures import state_bytes
 from megacompile.training.recipe import Recipe
 from megacompile.training.step import TrainingStep
 from megacompile.training.ties import find_ties
+from megacompile.training.tracing import turn_off_dropout
 
 SPEC = Path(__file__).resolve().parents[1] / "specs" / "gpt_train.yaml"
+EVERY = (1, 2, 3)
+SHARDED_STEPS = 5
+LASTING = ("parameters", "gradients", "optimizer")
 
 
 def load(path: Path, batch: int | None) -> tuple[Training, PassContext]:
@@ -62,8 +74,8 @@ def load(path: Path, batch: int | None) -> tuple[Training, PassContext]:
 
 def race(
     steps: Mapping[str, TrainingStep], batch: dict[str, torch.Tensor], rounds: int
-) -> dict[str, str]:  # fmt: skip
-    """Step time over the first one's: paired in shuffled, interleaved rounds."""
+) -> dict[str, list[float]]:
+    """Seconds of every step, in shuffled and interleaved rounds."""
     times: dict[str, list[float]] = {name: [] for name in steps}
     for one in steps.values():
         one.step(batch)
@@ -74,14 +86,15 @@ def race(
             start = time.perf_counter()
             steps[name].step(batch)
             times[name].append(time.perf_counter() - start)
-    first = times[next(iter(steps))]
-    found = {}
-    for name, values in times.items():
-        ratios = [b / a for a, b in zip(first, values, strict=True)]
-        draws = sorted(statistics.median(random.choices(ratios, k=len(ratios)))
-                       for _ in range(2000))  # fmt: skip
-        found[name] = f"{statistics.median(ratios):.3f} ({draws[50]:.3f} to {draws[1949]:.3f})"
-    return found
+    return times
+
+
+def ratio(first: list[float], second: list[float]) -> str:
+    """Second over first: the median of paired ratios with its interval."""
+    ratios = [b / a for a, b in zip(first, second, strict=True)]
+    draws = sorted(statistics.median(random.choices(ratios, k=len(ratios)))
+                   for _ in range(2000))  # fmt: skip
+    return f"{statistics.median(ratios):.3f} ({draws[50]:.3f} to {draws[1949]:.3f})"
 
 
 def cosine(plain: TrainingStep, other: TrainingStep, batch: dict[str, torch.Tensor]) -> float:
@@ -103,24 +116,29 @@ def checkpoints(form: Training, context: PassContext, memory: float, rounds: int
     plain = form.step()
     base = activation_memory(plain, batch).peak
     print(f"plain step: {base / 1e6:.1f} MB of activations")
-    every = {}
-    for k in range(1, 9):
-        recipe = CheckpointBlocks(every=k).run(form, context).model.recipe
-        every[k] = (activation_memory(form.step(recipe), batch).peak / base, recipe)
-    budgets = {f"budget {memory:g}": memory}
-    budgets |= {f"budget of every {k}": share for k, (share, _) in every.items() if k <= 4}
-    steps = {"plain": plain}
-    shares = {"plain": 1.0}
-    for name, budget in budgets.items():
-        result = CheckpointBlocks(memory=min(budget * 1.0001, 0.9999)).run(form, context)
-        steps[name] = result.model.step()
-        shares[name] = activation_memory(steps[name], batch).peak / base
-        chosen = [c.module for c in result.model.recipe.checkpoints]
-        print(f"{name}: {len(chosen)} blocks ({', '.join(chosen)}); {result.notes[-1]}")
-    for k in range(1, 5):
-        steps[f"every {k}"], shares[f"every {k}"] = form.step(every[k][1]), every[k][0]
-    for name, ratio in race(steps, batch, rounds).items():
-        print(f"{name:<20} memory {shares[name]:.3f}  step time {ratio}")
+    steps, shares = {"plain": plain}, {"plain": 1.0}
+
+    def add(name: str, step: TrainingStep) -> None:
+        steps[name], shares[name] = step, activation_memory(step, batch).peak / base
+
+    def budget(name: str, share: float) -> None:
+        result = CheckpointBlocks(memory=share).run(form, context)
+        add(name, result.model.step())
+        policies = Counter(one.policy for one in result.model.recipe.checkpoints)
+        print(f"{name}: " + ", ".join(f"{n} {policy}" for policy, n in policies.items())
+              + f"; {result.notes[-1]}")  # fmt: skip
+
+    budget(f"budget {memory:g}", memory)
+    for k in EVERY:
+        add(f"every {k}", CheckpointBlocks(every=k).run(form, context).model.step())
+        budget(f"budget of every {k}", min(shares[f"every {k}"] * 1.0001, 0.9999))
+    times = race(steps, batch, rounds)
+    for name in steps:
+        print(f"{name:<18} memory {shares[name]:.3f}  step time "
+              f"{ratio(times['plain'], times[name])}")  # fmt: skip
+    for k in EVERY:
+        print(f"budget of every {k} over every {k}, at its memory: step time "
+              f"{ratio(times[f'every {k}'], times[f'budget of every {k}'])}")  # fmt: skip
 
 
 def compression(form: Training, context: PassContext, rounds: int) -> None:
@@ -130,15 +148,15 @@ def compression(form: Training, context: PassContext, rounds: int) -> None:
     for bits in (8, 4):
         steps[f"{bits} bits"] = CompressActivations(bits=bits).run(form, context).model.step()
     base = activation_memory(steps["plain"], batch).peak
-    ratios = race(steps, batch, rounds)
+    times = race(steps, batch, rounds)
     steps |= {name: form.step(step.recipe) for name, step in steps.items()}  # untrained again
     for name, step in steps.items():
         share = activation_memory(step, batch).peak / base
-        print(f"{name:<8} memory {share:.3f}  step time {ratios[name]}  worst gradient cosine "
-              f"{cosine(steps['plain'], step, batch):.6f}")  # fmt: skip
+        print(f"{name:<8} memory {share:.3f}  step time {ratio(times['plain'], times[name])}  "
+              f"worst gradient cosine {cosine(steps['plain'], step, batch):.6f}")  # fmt: skip
 
 
-def largest_batch(form: Training, context: PassContext, memory: float) -> None:
+def largest_batch(form: Training, context: PassContext) -> None:
     """All memory passes together: how many samples fit where the plain step's batch does."""
     assert context.training is not None
     training = context.training
@@ -158,12 +176,59 @@ def largest_batch(form: Training, context: PassContext, memory: float) -> None:
     low, high = training.train.batch_size, training.train.batch_size * 2
     while peak(high) <= plain:
         low, high = high, high * 2
-    while high - low > max(low // 8, 1):
+    while high - low > max(low // 4, 1):
         middle = (low + high) // 2
         low, high = (middle, high) if peak(middle) <= plain else (low, middle)
     size = training.train.batch_size
     print(f"in the plain step's {plain / 1e6:.1f} MB: batch {size} plain, at least {low} with all "
           f"memory passes ({low / size:.1f} times)")  # fmt: skip
+
+
+def sharding(spec: Path, form: Training, context: PassContext) -> None:
+    """What lasts from step to step in each of two FSDP processes, and their losses."""
+    assert context.training is not None
+    training = context.training
+    sharded = Distribute(strategy="fsdp").run(form, context).model
+    folder = context.work / "sharded"
+    folder.mkdir()
+    sharded.save(folder)
+    plain = form.step()
+    turn_off_dropout(plain.module)  # each process would drop other values than one alone
+    losses, one = taken(plain, training.batches())
+    request = {"folder": str(folder), "spec": str(spec), "batch": training.train.batch_size}
+    with Crew(2, training.threads, "memory:rank", request) as crew:
+        ranks = crew.ask({})
+    for number, rank in enumerate(ranks):
+        parts = ", ".join(f"{name} {rank['state'][name] / one[name]:.3f}" for name in LASTING)
+        whole = sum(rank["state"][n] for n in LASTING) / sum(one[n] for n in LASTING)
+        apart = max(abs(a - b) / abs(a) for a, b in zip(losses, rank["losses"], strict=True))
+        print(
+            f"rank {number}: {whole:.3f} of one process's {sum(one[n] for n in LASTING) / 1e6:.1f}"
+            f" MB ({parts}); losses over {len(losses)} steps differ by at most {apart:.1e}"
+        )
+
+
+def rank(request: Mapping[str, Any]) -> Callable[[Any], dict[str, Any]]:
+    """A crew's handler: steps of the stored form."""
+
+    def handle(message: Any) -> dict[str, Any]:
+        plain, context = load(Path(request["spec"]), request["batch"])
+        assert context.training is not None
+        step = Training.load(Path(request["folder"]), plain.signature).step()
+        turn_off_dropout(step.module)
+        losses, state = taken(step, context.training.batches())
+        return {"state": state, "losses": losses}
+
+    return handle
+
+
+def taken(
+    step: TrainingStep, batches: Iterator[dict[str, torch.Tensor]]
+) -> tuple[list[float], dict[str, int]]:
+    """Losses of some steps, and bytes of what lasts, with gradients of one more."""
+    losses = [step.step(batch).loss for batch in itertools.islice(batches, SHARDED_STEPS)]
+    step.gather(next(batches))
+    return losses, state_bytes(step)
 
 
 def main() -> None:
@@ -172,15 +237,20 @@ def main() -> None:
     parser.add_argument("--batch", type=int)
     parser.add_argument("--memory", type=float, default=0.4)
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--only", choices=["checkpoint", "compress", "batch"])
+    parser.add_argument("--threads", type=int)
+    parser.add_argument("--only", choices=["checkpoint", "compress", "batch", "fsdp"])
     given = parser.parse_args()
+    if given.threads:
+        torch.set_num_threads(given.threads)
     form, context = load(given.spec, given.batch)
     if given.only in (None, "checkpoint"):
         checkpoints(form, context, given.memory, given.rounds)
     if given.only in (None, "compress"):
         compression(form, context, given.rounds)
     if given.only in (None, "batch"):
-        largest_batch(form, context, given.memory)
+        largest_batch(form, context)
+    if given.only in (None, "fsdp"):
+        sharding(given.spec.resolve(), form, context)
 
 
 if __name__ == "__main__":

@@ -57,8 +57,10 @@ class _Watch:
             handles.append(one.register_forward_pre_hook(self._enter(name), with_kwargs=True))
             handles.append(one.register_forward_hook(self._leave, always_call=True))
         try:
-            with torch.autograd.graph.saved_tensors_hooks(self._pack, self._unpack), \
-                    WatchedProducts(self._product):
+            with (
+                torch.autograd.graph.saved_tensors_hooks(self._pack, self._unpack),
+                WatchedProducts(self._product),
+            ):
                 loss = self.step.compute_loss(piece)
             self.recording = False  # a checkpoint of the user's own calls modules once more
             self.step.backward(loss)
