@@ -203,12 +203,8 @@ def _step_of(job: Job, one: Trained) -> StepFigures:
     assert train is not None
     taken = percentiles(one.measured.times[0].latencies_ms)
     per_second = 1000 * train.batch_size / taken.p50
-    first = next(iter(job.spec.tensors().values()))
-    tokens = None
-    if first.dtype.startswith("int") and len(first.shape) == 2:
-        size = first.shape[1]
-        tokens = per_second * (job.spec.dims[size].typical if isinstance(size, str) else size)
     known = one.figures
+    tokens = 1000 * known["tokens"] / taken.p50 if "tokens" in known else None
     memory = one.measured.memory[0] if one.measured.memory else None
     return StepFigures(
         step_ms=Latency(p50=taken.p50, p95=taken.p95, p99=taken.p99, mean=taken.mean,

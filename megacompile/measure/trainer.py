@@ -161,6 +161,9 @@ class _Trainer:
 
         found = figures.memory_figures(self.step, self.batch)
         found["operators"] = figures.operators(self.step, self.batch)
+        first = self.batch.get(next(iter(self.spec.inputs)))
+        if first is not None and first.dim() == 2 and not first.is_floating_point():
+            found["tokens"] = first.numel()
         if self.step.recipe.compile is not None:
             found["compile"] = figures.compile_counters()
         return found
