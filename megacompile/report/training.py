@@ -196,7 +196,8 @@ def loss_picture(record: TrainingRecord) -> Picture | None:
     steps = svg.Scale(1.0, float(len(curves[0])))
     return Picture(
         "Loss curves",
-        f"From {fmt.number(low)} at the bottom to {fmt.number(high)} at the top.", picture,
+        f"From {fmt.number(low)} at the bottom to {fmt.number(high)} at the top; where only a thin "
+        "line in a thick one is seen, both are the same.", picture,
         axis(steps, str, "Step"),
         [("baseline", "plain", f"ends at {fmt.number(curves[0][-1], 4)}"),
          ("winner", "optimised", f"ends at {fmt.number(curves[1][-1], 4)}")],
