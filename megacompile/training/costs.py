@@ -7,7 +7,7 @@ profiler, the results of matrix products, and times of the blocks' forwards.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -206,5 +206,14 @@ def block_costs(problem: Problem, chosen: Sequence[Way], why: str) -> tuple[Bloc
                    or (way.keeps_products and name in s.products))  # fmt: skip
         found.append(BlockCost(block=name, saved_bytes=sum(s.size for s in inside),
                                recompute_ms=round(problem.cost(way), 3), chosen=name in ways,
-                               kept_bytes=kept, why=why if name in ways else None))  # fmt: skip
+                               kept_bytes=kept,
+                               why=why if name in ways else _why_not(name, ways)))  # fmt: skip
     return tuple(found)
+
+
+def _why_not(name: str, chosen: Iterable[str]) -> str:
+    outer = next((one for one in chosen if name.startswith(f"{one}.")), None)
+    inner = next((one for one in chosen if one.startswith(f"{name}.")), None)
+    if outer is not None:
+        return f"part of {outer}"
+    return f"{inner} inside it is enough" if inner is not None else "it fits without"

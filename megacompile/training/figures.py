@@ -131,7 +131,11 @@ def largest_batch(
     state (parameters, gradients, optimizer) counts. 0 if a single sample doesn't fit.
     """
     step.gather(split_one(batch_of(step.train.batch_size), step))
-    lasting = sum(state_bytes(step).values())
+    # As in the step that set the limit: gradients come with the first piece's backward pass, and
+    # are there already only when later pieces run.
+    state = state_bytes(step)
+    later_pieces = step.train.accumulate > 1
+    lasting = sum(size for name, size in state.items() if later_pieces or name != "gradients")
 
     def fits(size: int) -> bool:
         batch = batch_of(size)
@@ -142,6 +146,8 @@ def largest_batch(
 
         if step.recipe.compile is not None:
             once()  # another size may be compiled again
+        if not later_pieces:
+            step.optimizer.zero_grad(set_to_none=True)
         try:
             peak = live_memory(once, step.device).peak
         except RuntimeError as error:

@@ -130,8 +130,8 @@ class CheckpointBlocks(Pass[Training, Training]):
                                     got=f"{real / plain:.3f}",
                                     remedy="leave 'checkpoint' out, or lower `memory`",
                                     )  # fmt: skip
-                why = (f"of all sets within {self.memory:g} of the plain step's activation "
-                       f"memory, the cheapest ({found.milliseconds:.1f} ms again)")  # fmt: skip
+                why = (f"cheapest set within {self.memory:g} of the activations, "
+                       f"{found.milliseconds:.0f} ms in all")  # fmt: skip
                 made = made.edited(costs=block_costs(problem, found.ways, why))
                 for name in candidates:
                     if name in found.blocks:
