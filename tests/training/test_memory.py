@@ -106,3 +106,16 @@ def test_the_largest_batch_is_found_by_trying() -> None:
     fewer.step(batch)
     assert largest_batch(fewer, sized(*stream), limit, 8) > 1.3 * plain
     assert largest_batch(step, sized(*stream), 1000.0, 8) == 0
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_a_step_fits_in_its_own_memory(accumulate: int) -> None:
+    """Few samples and many parameters: gradients must not be counted before they come."""
+    form = make_form(batch_size=2 * accumulate, accumulate=accumulate)
+    step, batch = form.step(), next(batches_of(form))
+    step.step(batch)
+    limit = memory_figures(step, batch)["peak_memory_mb"] * 1e6
+    from megacompile.training.batches import sized
+
+    stream = sized(form.origin.train, form.origin.base, form.origin.seed)
+    assert largest_batch(step, stream, limit * 1.001, 2) >= 2
