@@ -47,6 +47,7 @@ from megacompile.training.tracing import turn_off_dropout
 
 SPEC = Path(__file__).resolve().parents[1] / "specs" / "gpt_train.yaml"
 EVERY = (1, 2)
+MOST = 8  # times the plain batch: larger ones take minutes each
 SHARDED_STEPS = 5
 LASTING = ("parameters", "gradients", "optimizer")
 
@@ -175,9 +176,10 @@ def largest_batch(form: Training, context: PassContext) -> None:
         return activation_memory(step, next(training.batches(size))).peak
 
     low, high = training.train.batch_size, training.train.batch_size * 2
-    while peak(high) <= plain:
+    most = training.train.batch_size * MOST
+    while high <= most and peak(high) <= plain:
         low, high = high, high * 2
-    while high - low > max(low // 4, 1):
+    while low < most and high - low > max(low // 4, 1):
         middle = (low + high) // 2
         low, high = (middle, high) if peak(middle) <= plain else (low, middle)
     size = training.train.batch_size
