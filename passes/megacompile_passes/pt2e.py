@@ -52,16 +52,18 @@ def _attribute(module: torch.nn.Module, path: str) -> torch.Tensor:
 
 
 def prepare(
-    module: torch.fx.GraphModule, dynamic: bool, per_channel: bool, kept: set[str]
-) -> torch.fx.GraphModule:
-    """Insert observers; nodes whose names are in `kept` get none.
+    module: torch.fx.GraphModule, dynamic: bool, per_channel: bool, kept: set[str], bits: int = 8,
+    trained: bool = False,
+) -> torch.fx.GraphModule:  # fmt: skip
+    """Insert observers, or for training (`trained`) what also rounds; nodes whose names are in
+    `kept` get none. `bits` are the weights'.
 
     Raises:
         PassError: torchao can't annotate the graph.
     """
     import torch
     import torchao.quantization.pt2e.quantizer.x86_inductor_quantizer as x86
-    from torchao.quantization.pt2e.quantize_pt2e import prepare_pt2e
+    from torchao.quantization.pt2e.quantize_pt2e import prepare_pt2e, prepare_qat_pt2e
 
     class Quantizer(x86.X86InductorQuantizer):
         def annotate(self, model: torch.fx.GraphModule) -> torch.fx.GraphModule:
@@ -76,10 +78,10 @@ def prepare(
             return super().annotate(model)
 
     quantizer = Quantizer()
-    quantizer.set_global(_config(dynamic, per_channel))
+    quantizer.set_global(_config(dynamic, per_channel, bits, trained))
     try:
         with quiet(), torch.no_grad():
-            return prepare_pt2e(module, quantizer)
+            return (prepare_qat_pt2e if trained else prepare_pt2e)(module, quantizer)
     except Exception as error:
         raise PassError(what="torchao's x86 quantizer can't annotate the graph",
                         cause=first_line(error),
@@ -102,20 +104,29 @@ def _name_source(node: torch.fx.Node) -> None:
         node.meta["source_fn_stack"] = [(node.name, torch.nn.Conv2d)]
 
 
-def _config(dynamic: bool, per_channel: bool) -> Any:
+def _config(dynamic: bool, per_channel: bool, bits: int, trained: bool) -> Any:
     import dataclasses
 
     import torch
     import torchao.quantization.pt2e.quantizer.x86_inductor_quantizer as x86
-    from torchao.quantization.pt2e import MinMaxObserver
+    from torchao.quantization.pt2e import (
+        FusedMovingAvgObsFakeQuantize,
+        MinMaxObserver,
+        MovingAverageMinMaxObserver,
+    )
 
-    config = x86.get_default_x86_inductor_quantization_config(is_dynamic=dynamic)
-    if per_channel:
-        return config
-    weight = dataclasses.replace(
-        config.weight, qscheme=torch.per_tensor_symmetric, ch_axis=None,
-        observer_or_fake_quant_ctr=MinMaxObserver.with_args(eps=2**-12),
-    )  # fmt: skip
+    config = x86.get_default_x86_inductor_quantization_config(is_qat=trained, is_dynamic=dynamic)
+    weight = config.weight
+    if not per_channel:
+        maker = (
+            FusedMovingAvgObsFakeQuantize.with_args(observer=MovingAverageMinMaxObserver)
+            if trained
+            else MinMaxObserver.with_args(eps=2**-12)
+        )
+        weight = dataclasses.replace(weight, qscheme=torch.per_tensor_symmetric, ch_axis=None,
+                                     observer_or_fake_quant_ctr=maker)  # fmt: skip
+    if bits == 4:
+        weight = dataclasses.replace(weight, quant_min=-8, quant_max=7)
     return dataclasses.replace(config, weight=weight)
 
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 WEIGHTED = {"linear", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d",
             "conv_transpose3d", "convolution", "addmm"}  # fmt: skip
 PRODUCTS = {"matmul", "bmm", "mm", "scaled_dot_product_attention"}
+STORED_AS_BYTES = "4-bit weights are stored one to a byte: x86's kernels take nothing smaller"
 RECURRENT = {"lstm", "gru", "rnn_tanh", "rnn_relu"}
 
 
@@ -45,23 +46,23 @@ class QuantizeExported(Quantize[Exported, Exported]):
         module: Any = model.program.module(check_guards=False)
         nodes = [n for n in module.graph.nodes if n.op == "call_function"]
         kept = {n.name for n in selected(nodes, self.keep, "keep")} if self.keep else set()
-        sites_before = {n.name: n for n in nodes
-                        if operator_name(n) in WEIGHTED | PRODUCTS | RECURRENT}  # fmt: skip
-        places = {name: _place(n) for name, n in sites_before.items()}
+        places = quantizable(module)
         feeds = trace_feeds(model, ctx)
         notes: list[str] = []
 
         if self.method == "weight-only":
-            quantize_weights(module, WEIGHTED, kept, self.per_channel)
+            quantize_weights(module, WEIGHTED, kept, self.per_channel, self.bits)
         else:
             module = self._quantize_activations(model, module, kept, ctx, notes)
-        sites = _count(module, places, kept, self.method)
+        sites = count_sites(module, places, kept, self.method)
         if not sites.changed:
             raise PassError(what="quantize changed nothing", got=f"0 of {sites.matched} operators",
                             cause="; ".join(f"{s}: {why}" for s, why in sites.skipped[:5]),
                             remedy="another method, or fewer names in `keep`")  # fmt: skip
         quantized = reexport(module, model, feeds, share=True)
         notes += _sharing(model, quantized)
+        if self.bits == 4:
+            notes.append(STORED_AS_BYTES)
         if not self.per_channel:
             notes.append("one scale per weight: x86's integer kernels need one per channel, so "
                          "this may run no faster")  # fmt: skip
@@ -75,7 +76,7 @@ class QuantizeExported(Quantize[Exported, Exported]):
         from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e
 
         own_weights(module)
-        prepared = prepare(module, self.method == "dynamic", self.per_channel, kept)
+        prepared = prepare(module, self.method == "dynamic", self.per_channel, kept, self.bits)
         if self.method == "static":
             samples = (leaves_of(model, feeds) for feeds in ctx.calibration())
             count = calibrate(prepared, samples)
@@ -91,13 +92,20 @@ class QuantizeExported(Quantize[Exported, Exported]):
             return convert_pt2e(prepared)
 
 
+def quantizable(module: torch.fx.GraphModule) -> dict[str, str]:
+    """Names of the nodes that a quantizer may change, and what the report calls them."""
+    return {n.name: _place(n) for n in module.graph.nodes
+            if n.op == "call_function" and operator_name(n) in WEIGHTED | PRODUCTS | RECURRENT
+            }  # fmt: skip
+
+
 def _place(node: torch.fx.Node) -> str:
     """Innermost module path and node name: what the report calls a site."""
     path = labels(node)[-1]
     return node.name if path == operator_name(node) else f"{path} ({node.name})"
 
 
-def _count(
+def count_sites(
     module: torch.fx.GraphModule, places: dict[str, str], kept: set[str], method: str
 ) -> Sites:
     """Sites by what the converted graph holds, not by what was asked for."""
