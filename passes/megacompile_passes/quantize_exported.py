@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from megacompile.errors import DataError, PassError
 from megacompile.forms import Exported, quiet, register_quantized_operators
 from megacompile.passbase import PassContext, Result, Sites, Traits
-from megacompile_passes.pt2e import calibrate, own_weights, prepare
+from megacompile_passes.pt2e import (
+    ONE_CHANNEL,
+    calibrate,
+    of_one_channel,
+    own_weights,
+    prepare,
+)
 from megacompile_passes.quantize import Quantize
 from megacompile_passes.reexport import leaves_of, reexport, trace_feeds
 from megacompile_passes.surgery import labels, operator_name, selected
@@ -44,14 +50,13 @@ class QuantizeExported(Quantize[Exported, Exported]):
                             remedy="symmetric: false")  # fmt: skip
         register_quantized_operators()
         module: Any = model.program.module(check_guards=False)
-        nodes = [n for n in module.graph.nodes if n.op == "call_function"]
-        kept = {n.name for n in selected(nodes, self.keep, "keep")} if self.keep else set()
+        kept = kept_names(module, self.keep, "keep", self.method != "weight-only")
         places = quantizable(module)
         feeds = trace_feeds(model, ctx)
         notes: list[str] = []
 
         if self.method == "weight-only":
-            quantize_weights(module, WEIGHTED, kept, self.per_channel, self.bits)
+            quantize_weights(module, WEIGHTED, set(kept), self.per_channel, self.bits)
         else:
             module = self._quantize_activations(model, module, kept, ctx, notes)
         sites = count_sites(module, places, kept, self.method)
@@ -69,14 +74,15 @@ class QuantizeExported(Quantize[Exported, Exported]):
         return Result(quantized, sites, notes)
 
     def _quantize_activations(
-        self, model: Exported, module: torch.fx.GraphModule, kept: set[str], ctx: PassContext,
+        self, model: Exported, module: torch.fx.GraphModule, kept: dict[str, str], ctx: PassContext,
         notes: list[str],
     ) -> torch.fx.GraphModule:  # fmt: skip
         import torch
         from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e
 
         own_weights(module)
-        prepared = prepare(module, self.method == "dynamic", self.per_channel, kept, self.bits)
+        prepared = prepare(module, self.method == "dynamic", self.per_channel, set(kept),
+                           self.bits)  # fmt: skip
         if self.method == "static":
             samples = (leaves_of(model, feeds) for feeds in ctx.calibration())
             count = calibrate(prepared, samples)
@@ -99,6 +105,21 @@ def quantizable(module: torch.fx.GraphModule) -> dict[str, str]:
             }  # fmt: skip
 
 
+def kept_names(
+    module: torch.fx.GraphModule, selectors: list[str], option: str, activations: bool
+) -> dict[str, str]:
+    """Nodes that stay in float, and why.
+
+    Raises:
+        PassError: a selector matches nothing.
+    """
+    nodes = [n for n in module.graph.nodes if n.op == "call_function"]
+    found = dict.fromkeys(of_one_channel(module), ONE_CHANNEL) if activations else {}
+    if selectors:
+        found |= {n.name: "kept by the spec" for n in selected(nodes, selectors, option)}
+    return found
+
+
 def _place(node: torch.fx.Node) -> str:
     """Innermost module path and node name: what the report calls a site."""
     path = labels(node)[-1]
@@ -106,7 +127,7 @@ def _place(node: torch.fx.Node) -> str:
 
 
 def count_sites(
-    module: torch.fx.GraphModule, places: dict[str, str], kept: set[str], method: str
+    module: torch.fx.GraphModule, places: dict[str, str], kept: dict[str, str], method: str
 ) -> Sites:
     """Sites by what the converted graph holds, not by what was asked for."""
     sites = Sites("operator")
@@ -119,7 +140,7 @@ def count_sites(
         if inputs and all(needed) and len(inputs) == 2:
             sites.change()
         elif name in kept:
-            sites.skip(place, "kept by the spec")
+            sites.skip(place, kept[name])
         elif operator in PRODUCTS:
             sites.skip(place, "a product of two activations stays in float")
         elif operator in RECURRENT:

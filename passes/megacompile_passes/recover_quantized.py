@@ -17,7 +17,12 @@ from megacompile.tensors import Feeds, to_numpy, to_torch
 from megacompile_passes.export import Export
 from megacompile_passes.fold_batchnorm_exported import FoldBatchNormExported
 from megacompile_passes.pt2e import calibrate, own_weights, prepare
-from megacompile_passes.quantize_exported import STORED_AS_BYTES, count_sites, quantizable
+from megacompile_passes.quantize_exported import (
+    STORED_AS_BYTES,
+    count_sites,
+    kept_names,
+    quantizable,
+)
 from megacompile_passes.recover import Recover
 from megacompile_passes.recover_eager import (
     copied,
@@ -28,7 +33,6 @@ from megacompile_passes.recover_eager import (
     validation_of,
 )
 from megacompile_passes.reexport import reexport, trace_feeds
-from megacompile_passes.surgery import selected
 
 if TYPE_CHECKING:
     import torch
@@ -67,12 +71,9 @@ class RecoverQuantized(Recover[Eager, Exported]):
         watched, notes = copied(self, model, samples, ctx)
         module, exported, names = captured(watched, ctx)
         places = quantizable(module)
-        kept = set()
-        if choice.keep:
-            nodes = [n for n in module.graph.nodes if n.op == "call_function"]
-            kept = {n.name for n in selected(nodes, choice.keep, "quantize.keep")}
+        kept = kept_names(module, choice.keep, "quantize.keep", activations=True)
         own_weights(module)
-        prepared = prepare(module, choice.method == "dynamic", choice.per_channel, kept,
+        prepared = prepare(module, choice.method == "dynamic", choice.per_channel, set(kept),
                            choice.bits, trained=True)  # fmt: skip
         student = _GraphAnswers(prepared, model.signature, names)
         calibrate(prepared, (student.leaves(one)
