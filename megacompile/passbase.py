@@ -15,7 +15,11 @@ from pydantic import BaseModel, ConfigDict
 from megacompile import hooks
 from megacompile.errors import PassError, did_you_mean
 from megacompile.forms import FORMS, Form
-from megacompile.report.model import RecoveryRecord
+
+# Part of the contract: what a pass that trains hands back (`as` makes them public here).
+from megacompile.report.model import Look as Look
+from megacompile.report.model import Metric as Metric
+from megacompile.report.model import RecoveryRecord as RecoveryRecord
 from megacompile.tensors import Feeds
 from megacompile.training.context import TrainingContext
 

@@ -13,8 +13,8 @@ from megacompile.report import charts, summary
 from megacompile.report import format as fmt
 from megacompile.report.charts import Chart
 from megacompile.report.model import Candidate, Gate, Report, TrainingRecord
-from megacompile.report.tradeoff import tradeoff
 from megacompile.report.recovery import recovery_views
+from megacompile.report.tradeoff import tradeoff
 from megacompile.report.training import training_view
 from megacompile.report.waterfall import source_line, waterfall
 

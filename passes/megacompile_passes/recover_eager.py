@@ -136,7 +136,6 @@ def lesson_of(
             raise PassError(what=f"the original has no module '{lacking[0]}' to learn from",
                             remedy="name modules that both have in `distill.hidden`")  # fmt: skip
         teacher = EagerAnswers(original, list(hidden))
-        teacher.module.requires_grad_(False)
     return Lesson(model.signature, options.distill, options.task, teacher,
                   task_loss(options, ctx))  # fmt: skip
 

@@ -63,6 +63,7 @@ class RecoverQuantized(Recover[Eager, Exported]):
         from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e
 
         from megacompile_passes.recovery import Recovery
+        from megacompile_passes.teaching import first_outputs
 
         choice = self.quantize
         assert choice is not None
@@ -87,7 +88,7 @@ class RecoverQuantized(Recover[Eager, Exported]):
         if record.best_step == 0:
             notes.append(f"training made no better {record.monitor} than quantizing without it")
         with quiet(), torch.no_grad():
-            converted = convert_pt2e(_without_hidden(prepared, len(model.signature.outputs)))
+            converted = convert_pt2e(prepared)
         sites = count_sites(converted, places, kept, choice.method)
         if not sites.changed:
             raise PassError(what="recover quantized nothing", got=f"0 of {sites.matched} operators",
@@ -95,7 +96,8 @@ class RecoverQuantized(Recover[Eager, Exported]):
                             remedy="fewer names in `quantize.keep`, or leave `quantize` out",
                             )  # fmt: skip
         plain = Exported(exported.program, model.signature)
-        quantized = reexport(converted, plain, trace_feeds(plain, ctx), share=True)
+        quantized = reexport(first_outputs(converted, model.signature), plain,
+                             trace_feeds(plain, ctx), share=True)  # fmt: skip
         if choice.bits == 4:
             notes.append(STORED_AS_BYTES)
         return Result(quantized, sites, [*notes, *recovery.notes], record)
@@ -143,15 +145,14 @@ def captured(
     from megacompile.structure import take_apart
     from megacompile_passes.teaching import Watched
 
-    wrapper = Watched(watched)
-    with_hidden = watched.model.with_module(wrapper)
+    with_hidden = Watched(watched.model, list(watched.hidden))
     structure, found = take_apart(with_hidden.call(ctx.examples("typical")))
     dtypes = [str(tensor.dtype).removeprefix("torch.") for tensor in found.values()]
     with_hidden.signature = watched.model.signature.with_outputs(list(found), structure, dtypes)
     exported = Export().run(with_hidden, ctx).model
     folded = FoldBatchNormExported().run(exported, ctx).model
     module: Any = folded.program.module(check_guards=False)
-    return module, folded, wrapper.order
+    return module, folded, with_hidden.order
 
 
 @contextlib.contextmanager
@@ -168,12 +169,3 @@ def _still(prepared: torch.fx.GraphModule, fixed: bool) -> Iterator[None]:
         yield
     finally:
         prepared.apply(enable_observer)
-
-
-def _without_hidden(prepared: torch.fx.GraphModule, outputs: int) -> torch.fx.GraphModule:
-    """The trained graph with the model's own outputs alone."""
-    node = prepared.graph.output_node()
-    node.args = (tuple(node.args[0][:outputs]),)  # type: ignore[index, arg-type]
-    prepared.graph.eliminate_dead_code()
-    prepared.recompile()
-    return prepared

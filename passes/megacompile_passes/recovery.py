@@ -17,8 +17,7 @@ import torch
 from torch import nn
 
 from megacompile.errors import DataError, PassError, did_you_mean
-from megacompile.passbase import Metrics, PassContext, select
-from megacompile.report.model import Look, Metric, RecoveryRecord
+from megacompile.passbase import Look, Metric, Metrics, PassContext, RecoveryRecord, select
 from megacompile.training.batches import to_device
 from megacompile.training.checkpoints import Checkpoints
 from megacompile.training.precision import mixed

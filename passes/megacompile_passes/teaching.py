@@ -16,7 +16,8 @@ from megacompile.forms import Eager
 from megacompile.passbase import select
 from megacompile.signature import Signature
 from megacompile.structure import put_together
-from megacompile.torchmodules import output_leaves
+from megacompile.tensors import Feeds, to_torch
+from megacompile.torchmodules import Flat, output_leaves
 from megacompile_passes.recover import Distill, Task
 
 Batch = Mapping[str, torch.Tensor]
@@ -80,24 +81,56 @@ def inputs_of(batch: Batch, signature: Signature) -> dict[str, torch.Tensor]:
     return found
 
 
-class Watched(nn.Module):
-    """A module that returns its output leaves and then its hidden states, as one tuple; `order`
-    names the module of each hidden state after a call."""
+class Watched(Eager):
+    """A model whose outputs are its output leaves and then the hidden states of some modules, as
+    one tuple; `order` names the module of each hidden state after a call."""
 
-    def __init__(self, watched: EagerAnswers) -> None:
-        super().__init__()
-        self.module = watched.module
-        self.signature, self.names = watched.model.signature, list(watched.hidden)
+    def __init__(self, model: Eager, names: Sequence[str], inner: Signature | None = None) -> None:
+        super().__init__(model.module, model.signature, model.binding)
+        self.names, self.inner = list(names), inner or model.signature
         self.order: list[str] = []
-        self.training = self.module.training
 
-    def forward(self, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, ...]:
-        modules = {name: self.module.get_submodule(name) for name in self.names}
+    def with_module(self, module: nn.Module) -> Watched:
+        return Watched(Eager(module, self.signature, self.binding), self.names, self.inner)
+
+    def call(self, feeds: Feeds) -> tuple[torch.Tensor, ...]:
+        leaves = [to_torch(feeds[name]) for name in self.signature.tensors]
+        with torch.no_grad():
+            found: tuple[torch.Tensor, ...] = self.flat()(*leaves)
+        return found
+
+    def flat(self) -> nn.Module:
+        return _FlatWatched(self)
+
+
+class _FlatWatched(Flat):
+    """The flat module of a watched model; paths of modules are those of any other."""
+
+    def __init__(self, watched: Watched) -> None:
+        super().__init__(watched.module, watched.inner, watched.binding)
+        self._names, self._order = watched.names, watched.order
+
+    def forward(self, *leaves: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        modules = {name: self.module.get_submodule(name) for name in self._names}
         with kept_outputs(modules) as hidden:
-            value = self.module(*args, **kwargs)
-        self.order[:] = [name for name, found in hidden.items() for _ in found]
-        return (*output_leaves(value, self.signature).values(),
-                *(one for found in hidden.values() for one in found))  # fmt: skip
+            outputs = super().forward(*leaves)
+        self._order[:] = [name for name, found in hidden.items() for _ in found]
+        # Clones: an output that is also a hidden state would be merged with it.
+        return (*outputs, *(one.clone() for found in hidden.values() for one in found))
+
+
+def first_outputs(module: torch.fx.GraphModule, signature: Signature) -> torch.fx.GraphModule:
+    """A watched graph with the model's own outputs alone; changed in place."""
+    from torch.utils import _pytree as pytree
+
+    graph: Any = module.graph
+    outputs = tuple(graph.output_node().args[0][: len(signature.outputs)])
+    graph.output_node().args = (outputs,)
+    info = graph._codegen.pytree_info
+    graph._codegen.pytree_info = info._replace(out_spec=pytree.tree_structure(outputs))
+    graph.eliminate_dead_code()
+    module.recompile()
+    return module
 
 
 @contextlib.contextmanager
