@@ -396,8 +396,8 @@ def test_quantization_aware_training_beats_quantizing_at_four_bits(
         error = 1 - cosine(run(probe(original)), original.run(probe(original)))
         return {"error": {"value": error, "higher_is_better": False}}
 
-    options = recover(distill={"hidden": ["blocks.1"]}, steps=150,
-                      optimizer={"adamw": {"lr": 2e-3, "weight_decay": 0.0}},
+    options = recover(distill={"hidden": ["blocks.1"], "hidden_weight": 0.01}, steps=300,
+                      optimizer={"adamw": {"lr": 3e-3, "weight_decay": 0.0}},
                       quantize={"bits": 4, "per_channel": False})  # fmt: skip
     found = RecoverQuantized(**options).run(original, replace(context, evaluate=evaluate))
     untouched.check()
