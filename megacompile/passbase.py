@@ -206,6 +206,10 @@ class Pass(BaseModel, ABC, Generic[In, Out]):
         source is part of the cache key."""
         return ()
 
+    def is_meant(self) -> bool:
+        """Whether the options mean this class, where a name has several for one form."""
+        return True
+
     def refusal(self, traits: Traits) -> str | None:
         """Why this pass can't precede that backend, with what to write instead; None if it can."""
         return None

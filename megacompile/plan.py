@@ -340,13 +340,7 @@ def _clash(
             remedy=_other_backends(reached),
         )
     item = passes[last]
-    reasons: list[str] = []
-    for instance in item.instances:
-        resolved = instance.resolve(backend.traits())
-        for state in reached:
-            why = _why_not(resolved, state, backend.traits())
-            if why and why not in reasons:
-                reasons.append(why)
+    reasons = _reasons(item, reached, backend.traits())
     culprit = _culprit(item, passes[:last], reached)
     before = f" after '{culprit.label}'" if culprit else ""
     return PlanError(
@@ -358,6 +352,19 @@ def _clash(
         if culprit
         else f"leave '{item.label}' out of this variant, or use another backend",
     )
+
+
+def _reasons(item: PassItem, reached: list[_State], traits: Traits) -> list[str]:
+    """Why no class of a pass runs in any of the states; that another form would be needed is said
+    only where nothing else is wrong."""
+    found: dict[str, bool] = {}
+    for instance in item.instances:
+        resolved = instance.resolve(traits)
+        for state in reached:
+            why = _why_not(resolved, state, traits)
+            if why:
+                found[why] = consumes(type(resolved)) == state.form
+    return [why for why, own in found.items() if own] or list(found)
 
 
 def _culprit(item: PassItem, before: list[PassItem], reached: list[_State]) -> PassItem | None:

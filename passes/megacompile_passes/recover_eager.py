@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from megacompile.errors import PassError
 from megacompile.forms import Eager
-from megacompile.passbase import Metrics, PassContext, Result, Run, Sites, Traits
+from megacompile.passbase import Metrics, PassContext, Result, Run, Sites
 from megacompile_passes.recover import Recover
 
 if TYPE_CHECKING:
@@ -24,10 +24,8 @@ FIRST_BATCHES = 8  # what limits and ranges are taken from
 class RecoverEager(Recover[Eager, Eager]):
     """Training in float32; the structure stays, and what is shared stays shared."""
 
-    def refusal(self, traits: Traits) -> str | None:
-        if self.quantize is not None:
-            return "with `quantize` makes an exported program"
-        return super().refusal(traits)
+    def is_meant(self) -> bool:
+        return self.quantize is None
 
     def run(self, model: Eager, ctx: PassContext) -> Result[Eager]:
         from megacompile_passes.recovery import Recovery

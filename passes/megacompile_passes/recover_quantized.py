@@ -50,9 +50,10 @@ class RecoverQuantized(Recover[Eager, Exported]):
     )
     libraries: ClassVar[tuple[str, ...]] = ("torchao",)
 
+    def is_meant(self) -> bool:
+        return self.quantize is not None
+
     def refusal(self, traits: Traits) -> str | None:
-        if self.quantize is None:
-            return "makes an exported program only with `quantize`"
         if traits.symmetric:
             return (f"x86's integers have zero points, which {traits.backend} refuses: lower it "
                     "with aotinductor or torch-compile")  # fmt: skip
