@@ -19,8 +19,9 @@ from megacompile.instruments import (
     Timing,
     Verification,
 )
-from megacompile.manager import CandidateRun, lower, training_origin
+from megacompile.manager import CandidateRun, lower
 from megacompile.original import Original, inspect
+from megacompile.passcontext import training_origin
 from megacompile.plan import CandidatePlan, make_plan
 from megacompile.process import Send
 from megacompile.report.model import Step
@@ -103,6 +104,8 @@ def prepare(request: dict[str, Any], send: Send) -> CandidateRun:
         on_start=lambda step: send({"event": "doing", "what": f"step '{step}'", "step": step}),
         on_step=on_step,
         on_progress=lambda message: send({"event": "progress", "message": message}),
+        on_bar=lambda done, total, note: send({"event": "bar", "done": done, "total": total,
+                                               "note": note}),
         verify_each=request["verify_each"],
     )  # fmt: skip
 

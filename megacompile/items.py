@@ -46,7 +46,8 @@ class Items:
                 continue
             instances = self._instances(classes, item, here)
             if instances:
-                found.append(PassItem(item.name, where, tuple(instances)))
+                meant = tuple(one for one in instances if one.is_meant())
+                found.append(PassItem(item.name, where, meant))
         return found
 
     def backends(self, items: list[Item] | None, path: DataPath) -> list[tuple[Backend, str]]:

@@ -56,7 +56,10 @@ def root_key(spec: Spec, original: Original) -> str:
                   original.outputs)  # fmt: skip
 
 
-def step_key(before: str, pass_: Pass[Any, Any], original: Original, base: Path) -> str:
+def step_key(
+    before: str, pass_: Pass[Any, Any], original: Original, base: Path,
+    evaluation: str | None = None,
+) -> str:  # fmt: skip
     """The key of a step: what it started from, its options, source, libraries, and data.
 
     The backend is no part of it: what a pass takes from the backend stands in its resolved
@@ -71,7 +74,10 @@ def step_key(before: str, pass_: Pass[Any, Any], original: Original, base: Path)
     data = [original.calibration_hash]
     if original.training_hash is not None:
         data.append(original.training_hash)
-    for reference in pass_.references():
+    references = list(pass_.references())
+    if pass_.uses_evaluation() and evaluation is not None:
+        references.append(evaluation)
+    for reference in references:
         path = hooks.locate(reference, base)[0]
         data.append(sources_hash(path) if path else reference)
     return key_of(before, cls.__qualname__, pass_.model_dump(mode="json"), source, libraries,
@@ -90,6 +96,7 @@ def keys_of(
 ) -> list[str]:
     """Keys of all steps and, last, of the engine. Nothing heavy is imported."""
     keys = [root_key(spec, original)]
+    evaluation = spec.data.evaluation.python if spec.data.evaluation else None
     for step in plan.steps:
-        keys.append(step_key(keys[-1], step.pass_, original, base))
+        keys.append(step_key(keys[-1], step.pass_, original, base, evaluation))
     return [*keys[1:], engine_key(keys[-1], plan.backend, machine)]

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Any
 
-from megacompile import examples, hooks
+from megacompile import hooks
 from megacompile.backendbase import Lowered, Machine, Runner
 from megacompile.cache import Cache, Entry
 from megacompile.compare import InputSet, compare
@@ -28,16 +28,17 @@ from megacompile.instruments import (
 from megacompile.instruments.verification import enforce, measure, record_of, run_all
 from megacompile.keys import FORM, SAMPLES, keys_of
 from megacompile.original import Original
-from megacompile.passbase import Effect, Pass, PassContext, Result
+from megacompile.passbase import Effect, Pass, Result
+from megacompile.passcontext import ContextMaker, training_origin
 from megacompile.plan import CandidatePlan, PlannedStep
 from megacompile.report.model import ErrorRecord, SitesRecord, Skipped, Step
 from megacompile.source import load_original
 from megacompile.spec.models import Spec
 from megacompile.tensors import Feeds, save_arrays
-from megacompile.training.context import Origin, TrainingContext
 
 # An engine may lose this many times what its model had lost, and this much more.
 LOWERING_FACTOR, LOWERING_SLACK = 5.0, 0.02
+RUNS = "runs"  # folder of the store for what an interrupted step goes on from
 
 
 @dataclasses.dataclass
@@ -58,11 +59,15 @@ class CandidateRun:
     on_start: Callable[[str], None]
     on_step: Callable[[Step], None]
     on_progress: Callable[[str], None]
+    on_bar: Callable[[int, int, str], None] = lambda done, total, note: None
     verify_each: bool = True
 
     def __post_init__(self) -> None:
         self.signature = self.original.signature(self.spec)
         self.keys = keys_of(self.plan, self.spec, self.original, self.machine, self.base)
+        self.contexts = ContextMaker(self.spec, self.base, self.machine, self.original,
+                                     self.signature, self.plan.backend.traits(), self.on_progress,
+                                     self.on_bar)  # fmt: skip
         self.current: Form | None = None
         self.stored: list[tuple[PlannedStep, Entry | None]] = []
         self.last_error: ErrorRecord | None = None
@@ -138,12 +143,14 @@ class CandidateRun:
             with ExitStack() as stack:
                 for instrument in self.instruments:
                     stack.enter_context(_named(instrument.around(run), pass_.name))
-                result = self._call(pass_, before, work)
+                result = self._call(pass_, before, work, key)
                 run.after = result.model
                 run.emulated = dtype == "float16" and planned.form == "Onnx"
                 self._check_effect(pass_, result, record)
             record.notes += result.notes
+            record.recovery = result.recovery
             entry = self._store(key, record, result.model)
+            shutil.rmtree(self.cache.root / RUNS / key, ignore_errors=True)
             self.current = (
                 self._load(planned.form, entry) if entry and planned.form == "Onnx" else
                 result.model
@@ -160,14 +167,8 @@ class CandidateRun:
         dtype = next((str(p.dtype) for p in passes if hasattr(p, "dtype")), "float32")
         return effect, dtype
 
-    def _call(self, pass_: Pass[Any, Any], before: Form, work: Path) -> Result[Any]:
-        context = PassContext(
-            work=work, target_threads=self.machine.threads, seed=self.spec.seed,
-            traits=self.plan.backend.traits(), calibration=self.original.calibration,
-            examples=lambda which: examples.make(
-                self.signature, examples.sizes(self.signature, which), self.spec.seed + 1),
-            progress=self.on_progress, training=self._training(), base=self.base,
-        )  # fmt: skip
+    def _call(self, pass_: Pass[Any, Any], before: Form, work: Path, key: str) -> Result[Any]:
+        context = self.contexts.context(work, self.cache.root / RUNS / key)
         try:
             result = pass_.run(before, context)
         except MegacompileError:
@@ -181,13 +182,6 @@ class CandidateRun:
                             expected="Result(model, Sites(...))", got=type(result).__name__,
                             audience="pass author")  # fmt: skip
         return result
-
-    def _training(self) -> TrainingContext | None:
-        origin = training_origin(self.spec, self.base)
-        if origin is None:
-            return None
-        return TrainingContext(origin, self.machine.device, self.machine.isa,
-                               self.machine.threads)  # fmt: skip
 
     def _check_effect(self, pass_: Pass[Any, Any], result: Result[Any], record: Step) -> None:
         sites = result.sites
@@ -245,13 +239,6 @@ class CandidateRun:
 
         guilty = first_broken(known, broken)
         return guilty[1].pass_.name if guilty else None
-
-
-def training_origin(spec: Spec, base: Path) -> Origin | None:
-    """Where the model and the data of a training spec come from; None for inference."""
-    if spec.train is None or spec.model.python is None:
-        return None
-    return Origin(spec.model.python, base, spec.train, spec.seed)
 
 
 def _named(context: AbstractContextManager[None], step: str) -> AbstractContextManager[None]:

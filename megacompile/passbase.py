@@ -15,8 +15,17 @@ from pydantic import BaseModel, ConfigDict
 from megacompile import hooks
 from megacompile.errors import PassError, did_you_mean
 from megacompile.forms import FORMS, Form
+
+# Part of the contract: what a pass that trains hands back (`as` makes them public here).
+from megacompile.report.model import Look as Look
+from megacompile.report.model import Metric as Metric
+from megacompile.report.model import RecoveryRecord as RecoveryRecord
 from megacompile.tensors import Feeds
 from megacompile.training.context import TrainingContext
+
+Run = Callable[[Feeds], Feeds]
+Metrics = dict[str, dict[str, Any]]
+"""Name -> the fields of a report's Metric."""
 
 In = TypeVar("In", bound=Form)
 Out = TypeVar("Out", bound=Form)
@@ -69,11 +78,13 @@ class Sites:
 
 @dataclass
 class Result(Generic[Out]):
-    """What a pass hands back: the model, the sites, and remarks for the report."""
+    """What a pass hands back: the model, the sites, and remarks for the report; `recovery` if it
+    trained the model."""
 
     model: Out
     sites: Sites
     notes: list[str] = field(default_factory=list)
+    recovery: RecoveryRecord | None = None
 
 
 @dataclass(frozen=True)
@@ -98,7 +109,11 @@ class PassContext:
     `work` is an empty folder for files. `calibration()` yields feeds of the user's hook, each
     one sample, anew at every call. `examples(sizes)` makes feeds with storages of their own.
     `training` is there in workload `training` alone. `load_hook` imports what FILE.py:NAME
-    beside the spec, or package.module:NAME, names; `base` is the spec's folder.
+    beside the spec, or package.module:NAME, names; `base` is the spec's folder. `original()`
+    loads the model as the user gave it. `evaluate(run)` gives the metrics of the user's hook
+    `data.evaluation` (None without one), `evaluate_with(hook, run)` those of another. `resume` is
+    a folder that outlives an interruption, and is removed when the step is done.
+    `advance(done, total, note)` shows a bar.
     """
 
     work: Path
@@ -110,6 +125,11 @@ class PassContext:
     progress: Callable[[str], None] = lambda message: None
     training: TrainingContext | None = None
     base: Path = Path()
+    original: Callable[[], Form] | None = None
+    evaluate: Callable[[Run], Metrics] | None = None
+    evaluate_with: Callable[[str, Run], Metrics] | None = None
+    resume: Path | None = None
+    advance: Callable[[int, int, str], None] = lambda done, total, note: None
 
     def load_hook(self, reference: str) -> Any:
         """The user's object that an option names.
@@ -172,10 +192,23 @@ class Pass(BaseModel, ABC, Generic[In, Out]):
     def needs_calibration(self) -> bool:
         return False
 
+    def uses_evaluation(self) -> bool:
+        """Whether the outcome depends on `data.evaluation`: its source is then part of the cache
+        key."""
+        return False
+
+    def needs_evaluation(self) -> bool:
+        """Whether it can't do without `data.evaluation`."""
+        return False
+
     def references(self) -> tuple[str, ...]:
         """FILE.py:NAME of the user's code that the outcome depends on besides the model; their
         source is part of the cache key."""
         return ()
+
+    def is_meant(self) -> bool:
+        """Whether the options mean this class, where a name has several for one form."""
+        return True
 
     def refusal(self, traits: Traits) -> str | None:
         """Why this pass can't precede that backend, with what to write instead; None if it can."""

@@ -150,7 +150,7 @@ def make_plan(loaded: Loaded, target: Callable[[Spec], Machine], quantized: bool
     if plain is not None:
         baselines.append(plain.backend.name)
         lowered.append(plain)
-    problems += _calibration_problems(loaded, spec, candidates)
+    problems += _data_problems(loaded, spec, candidates)
     raise_all(problems)
     return Plan(spec, machine, tuple(candidates), tuple(baselines), tuple(lowered))
 
@@ -187,23 +187,34 @@ def _plain_engine(
     return found if isinstance(found, CandidatePlan) and found.unavailable is None else None
 
 
-def _calibration_problems(
+def _data_problems(
     loaded: Loaded, spec: Spec, candidates: list[CandidatePlan]
 ) -> Iterator[PlanError]:
-    if spec.data.calibration is not None:
-        return
-    seen: set[str | None] = set()
-    for candidate in candidates:
-        for step in candidate.steps:
-            if step.pass_.needs_calibration() and step.where not in seen:
-                seen.add(step.where)
-                yield PlanError(
-                    what=f"'{step.pass_.name}' needs calibration data under these options",
-                    where=step.where,
-                    expected="data.calibration: {python: FILE.py:NAME, samples: N}",
-                    got="no data.calibration",
-                    remedy="add it, or choose a method that needs none (dynamic, weight-only)",
-                )
+    """Passes that need a hook the spec hasn't, each place once."""
+    seen: set[tuple[str | None, str]] = set()
+    for step in (step for candidate in candidates for step in candidate.steps):
+        for kind in _lacking(step.pass_, spec):
+            if (step.where, kind) not in seen:
+                seen.add((step.where, kind))
+                yield PlanError(what=f"'{step.pass_.name}' needs {kind} data under these options",
+                                where=step.where, got=f"no data.{kind}", expected=HOOKS[kind][0],
+                                remedy=HOOKS[kind][1])  # fmt: skip
+
+
+HOOKS = {
+    "calibration": ("data.calibration: {python: FILE.py:NAME, samples: N}",
+                    "add it, or choose a method that needs none (dynamic, weight-only)"),
+    "evaluation": ("data.evaluation: {python: FILE.py:NAME}",
+                   "add it, or leave `monitor` at loss"),
+}  # fmt: skip
+"""A hook of `data` -> how it is written, and what else can be done."""
+
+
+def _lacking(pass_: Pass[Any, Any], spec: Spec) -> Iterator[str]:
+    if pass_.needs_calibration() and spec.data.calibration is None:
+        yield "calibration"
+    if pass_.needs_evaluation() and spec.data.evaluation is None:
+        yield "evaluation"
 
 
 def _baselines(loaded: Loaded, problems: list[MegacompileError]) -> list[str]:
@@ -329,13 +340,7 @@ def _clash(
             remedy=_other_backends(reached),
         )
     item = passes[last]
-    reasons: list[str] = []
-    for instance in item.instances:
-        resolved = instance.resolve(backend.traits())
-        for state in reached:
-            why = _why_not(resolved, state, backend.traits())
-            if why and why not in reasons:
-                reasons.append(why)
+    reasons = _reasons(item, reached, backend.traits())
     culprit = _culprit(item, passes[:last], reached)
     before = f" after '{culprit.label}'" if culprit else ""
     return PlanError(
@@ -347,6 +352,19 @@ def _clash(
         if culprit
         else f"leave '{item.label}' out of this variant, or use another backend",
     )
+
+
+def _reasons(item: PassItem, reached: list[_State], traits: Traits) -> list[str]:
+    """Why no class of a pass runs in any of the states; that another form would be needed is said
+    only where nothing else is wrong."""
+    found: dict[str, bool] = {}
+    for instance in item.instances:
+        resolved = instance.resolve(traits)
+        for state in reached:
+            why = _why_not(resolved, state, traits)
+            if why:
+                found[why] = consumes(type(resolved)) == state.form
+    return [why for why, own in found.items() if own] or list(found)
 
 
 def _culprit(item: PassItem, before: list[PassItem], reached: list[_State]) -> PassItem | None:

@@ -226,7 +226,7 @@ def _docstring_pairs() -> list[tuple[str, str]]:
     pairs: list[tuple[str, str]] = []
     for path in sorted(Path(sysconfig.get_path("stdlib")).glob("*.py")):
         for node in ast.walk(ast.parse(path.read_bytes())):
-            pair = _split(node)
+            pair = sentence_and_rest(node)
             if pair and seen.isdisjoint(pair):
                 seen.update(pair)
                 pairs.append(pair)
@@ -234,7 +234,7 @@ def _docstring_pairs() -> list[tuple[str, str]]:
     return pairs
 
 
-def _split(node: ast.AST) -> tuple[str, str] | None:
+def sentence_and_rest(node: ast.AST) -> tuple[str, str] | None:
     """A node's docstring as (first sentence, the rest), or None if either says too little."""
     if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
         return None

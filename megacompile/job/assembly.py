@@ -66,7 +66,10 @@ def report_of(
     job: Job, original: Original, check: AAResult | None, baselines: list[Baseline],
     candidates: list[Candidate], verdict: Verdict, winner: str | None, sentence: str,
 ) -> Report:  # fmt: skip
-    """A report with everything that both workloads have."""
+    """A report with everything that both workloads have; `recovery` is the winner's, or the first
+    candidate's that was recovered."""
+    recovered = [c for c in candidates if c.recovery is not None]
+    shown = next((c for c in recovered if c.name == winner), next(iter(recovered), None))
     return Report(
         name=job.spec.name, verdict=verdict, winner=winner, sentence=sentence,
         created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -77,6 +80,7 @@ def report_of(
                       operations=job.needs.get("operations"),
                       bytes_moved=job.needs.get("bytes_moved")),
         spec=job.spec_data, baselines=baselines, candidates=candidates,
+        recovery=shown.recovery if shown else None,
         aa_check=judge.aa_record(check),
         provenance=_provenance(job),
     )  # fmt: skip
@@ -111,6 +115,8 @@ def state_of(outcome: Outcome, measured: Measured | None) -> Candidate:
         files = [f for f in outcome.folder.rglob("*") if f.is_file()]
         found.files = {str(f.relative_to(outcome.folder)): f.stat().st_size for f in files}
         found.size_bytes = sum(found.files.values())
+    recovered = [s.recovery for s in outcome.steps if s.recovery is not None]
+    found.recovery = recovered[-1] if recovered else None
     known = [s.parameters for s in outcome.steps if s.parameters is not None]
     found.parameters = known[-1] if known else None
     if measured is not None and found.status == "built":

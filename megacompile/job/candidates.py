@@ -130,6 +130,10 @@ def _in_process(job: Job, outcome: Outcome, original: Original, workers: Workers
                 elif event["event"] == "progress":
                     job.listen("step", candidate=plan.name,
                                 step=f"{step}: {event['message']}")  # fmt: skip
+                elif event["event"] == "bar":
+                    job.listen("bar", candidate=plan.name, done=event["done"],
+                               total=event["total"], note=f"{step}: {event['note']}"
+                               )  # fmt: skip
                 elif event["event"] == "step":
                     outcome.steps.append(Step.model_validate(event["record"]))
                 elif event["event"] == "engine":

@@ -13,6 +13,7 @@ from megacompile.report import charts, summary
 from megacompile.report import format as fmt
 from megacompile.report.charts import Chart
 from megacompile.report.model import Candidate, Gate, Report, TrainingRecord
+from megacompile.report.recovery import recovery_views
 from megacompile.report.tradeoff import tradeoff
 from megacompile.report.training import training_view
 from megacompile.report.waterfall import source_line, waterfall
@@ -97,6 +98,7 @@ def _context(report: Report) -> dict[str, Any]:
         ],
         "waterfalls_rest": fmt.more(len(candidates), SHOWN_WATERFALLS, "candidate"),
         "training": training_view(report),
+        "recoveries": recovery_views(report)[:SHOWN_WATERFALLS],
         "tradeoff": tradeoff(report),
         "gates": gate_table(report),
         "rates": charts.ceiling_chart(report.ceiling) if report.ceiling else None,

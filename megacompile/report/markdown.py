@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from megacompile.report import format as fmt
 from megacompile.report import summary
 from megacompile.report.model import Point, Report, Step
+from megacompile.report.recovery import recovery_views
 from megacompile.report.training import block_rows, comparison_rows, remarks
 
 SHOWN_ROWS = 20
@@ -53,6 +54,7 @@ def render_markdown(report: Report) -> str:
     lines += _engines(report)
     lines += _files(report)
     lines += _training(report)
+    lines += _recovered(report)
     lines += _failing(report)
     lines += _others(report)
     lines += _changed(report)
@@ -116,6 +118,16 @@ def _training(report: Report) -> list[str]:
         rest = fmt.more(len(record.checkpoints), SHOWN_ROWS, "block")
         lines += ["", *details("Checkpointed blocks", [*table(head, blocks, 5), "", rest])]
     return [*lines, ""]
+
+
+def _recovered(report: Report) -> list[str]:
+    views = recovery_views(report)[:SHOWN_ROWS]
+    rows = [[text(view.name), *map(text, row)] for view in views for row in view.rows]
+    if not rows:
+        return []
+    head = ["recovered", "measured", "original", "before", "after"]
+    lines = [f"- {text(view.name)}: {text(view.line)}" for view in views]
+    return [*table(head, rows, 2), "", *lines, ""]
 
 
 def _failing(report: Report) -> list[str]:

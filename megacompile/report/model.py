@@ -23,13 +23,14 @@ class Record(BaseModel):
 
 
 class WithTraining(Record):
-    """A part that has something of training only in reports of that workload."""
+    """A part that has something of training, or of a recovery, only where there was one."""
 
     @model_serializer(mode="wrap")
     def _without_absent(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         found: dict[str, Any] = handler(self)
-        if found.get("training", ...) is None:
-            del found["training"]
+        for name in ("training", "recovery"):
+            if found.get(name, ...) is None:
+                del found[name]
         return found
 
 
@@ -128,6 +129,35 @@ class StepError(Record):
     note: str | None = None
 
 
+class Look(Record):
+    """The monitored value after so many steps."""
+
+    step: int
+    value: float
+
+
+class RecoveryRecord(Record):
+    """What a `recover` step brought back. The metrics are the user's, on the model as it came to
+    `recover` (for quantization-aware training: quantized without it) and as it left.
+
+    `monitor` chose the weights; those of `best_step` were kept. `losses` is of single steps,
+    thinned out to 400.
+    """
+
+    metric_before: dict[str, Metric] = Field(default_factory=dict)
+    metric_after: dict[str, Metric] = Field(default_factory=dict)
+    monitor: str
+    looks: list[Look] = Field(default_factory=list)
+    best_step: int
+    steps: int
+    planned_steps: int
+    samples: int
+    trained_parameters: int
+    learning_rate: float
+    seconds: float
+    losses: list[float] = Field(default_factory=list)
+
+
 class Step(WithTraining):
     """One pass of one candidate's plan as it was carried out."""
 
@@ -147,6 +177,7 @@ class Step(WithTraining):
     parameters: int | None = None
     error: ErrorRecord | None = None
     training: StepError | None = None
+    recovery: RecoveryRecord | None = None
 
 
 class Gate(Record):
@@ -292,6 +323,7 @@ class Candidate(WithTraining):
     gates: list[Gate] = Field(default_factory=list)
     executed: bool = True
     training: TrainingRecord | None = None
+    recovery: RecoveryRecord | None = None
 
 
 class AACheck(Record):
@@ -393,6 +425,7 @@ class Report(WithTraining):
     provenance: Provenance
     build_seconds: BuildTime | None = None
     training: TrainingRecord | None = None
+    recovery: RecoveryRecord | None = None
 
     def to_json(self) -> str:
         """The text of `report.json`, byte-equal for equal reports."""

@@ -11,6 +11,7 @@ from rich.text import Text
 from megacompile.report import format as fmt
 from megacompile.report import summary
 from megacompile.report.model import Baseline, Candidate, Report, TrainingRecord, Verdict
+from megacompile.report.recovery import recovery_views
 from megacompile.report.training import comparison_rows, remarks
 
 NAME_LENGTH = 22
@@ -45,6 +46,10 @@ def render_terminal(report: Report) -> RenderableType:
     if report.training is not None:
         parts += [Text(""), _training(report.training)]
         parts += [Text(_flat(line), style="dim") for line in remarks(report.training)[:SHOWN_NOTES]]
+    for view in recovery_views(report)[:SHOWN_NOTES]:
+        for name, _, before, after in view.rows[:2]:
+            parts.append(Text(f"{_flat(view.name)}: recovery took {_flat(name)} from {before} to "
+                              f"{after}"))  # fmt: skip
     notes = _notes(report)
     if notes:
         parts += [Text(""), *notes[:SHOWN_NOTES]]

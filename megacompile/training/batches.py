@@ -64,7 +64,7 @@ class Batches:
 
     def _epoch(self, epoch: int) -> Iterator[Batch]:
         source = self._kept if self._kept is not None else self._open()
-        if self._kept is None and not _is_dataset(source):
+        if self._kept is None and not is_dataset(source):
             yield from self._stream(source)
             return
         if self.train.preload and self._kept is None:
@@ -79,7 +79,7 @@ class Batches:
                             got=f"{self.label} gives a stream",
                             remedy=f"return a Dataset, or leave `{option}` out")  # fmt: skip
         for number, piece in enumerate([source] if isinstance(source, Mapping) else source):
-            yield _tensors(piece, f"piece {number} of {self.label}")
+            yield piece_of(piece, f"piece {number} of {self.label}")
 
     def _open(self) -> Any:
         kind, _, place = self.train.batches.partition(":")
@@ -99,7 +99,7 @@ class Batches:
         order = torch.Generator().manual_seed(self.seed * 1_000_003 + epoch)
         loader: Any = torch.utils.data.DataLoader(
             dataset, batch_size=min(self.size, max(len(dataset), 1)), shuffle=len(dataset) > 0,
-            num_workers=self.train.workers, generator=order, collate_fn=_collate,
+            num_workers=self.train.workers, generator=order, collate_fn=collate,
             pin_memory=torch.cuda.is_available(),
         )  # fmt: skip
         try:
@@ -117,13 +117,13 @@ class Batches:
             ) from error
 
 
-def _is_dataset(source: Any) -> bool:
+def is_dataset(source: Any) -> bool:
     """Something with numbered samples that is not just a list of pieces."""
     numbered = hasattr(source, "__getitem__") and hasattr(source, "__len__")
     return numbered and not isinstance(source, (list, tuple, Mapping))
 
 
-def _collate(samples: list[Any]) -> Batch:
+def collate(samples: list[Any]) -> Batch:
     """Single samples stacked along a new first axis."""
     for sample in samples:
         if not isinstance(sample, Mapping):
@@ -138,7 +138,7 @@ def _tensor(value: Any) -> torch.Tensor:
     return to_torch(np.asarray(value))
 
 
-def _tensors(piece: Any, label: str) -> Batch:
+def piece_of(piece: Any, label: str) -> Batch:
     """A piece as tensors with equal numbers of samples.
 
     Raises:

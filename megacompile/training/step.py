@@ -19,7 +19,7 @@ from torch import nn
 from megacompile import hooks
 from megacompile.errors import DataError, ModelError, did_you_mean
 from megacompile.signature import Binding, Signature
-from megacompile.spec.training import Train
+from megacompile.spec.training import Optimizer, Train
 from megacompile.training import distribution
 from megacompile.training.batches import Batch, split, to_device
 from megacompile.training.checkpointing import apply_checkpoints
@@ -256,15 +256,18 @@ def make_optimizer(module: nn.Module, train: Train) -> torch.optim.Optimizer:
     Raises:
         ModelError: no parameter is trained.
     """
-    classes: dict[str, Any] = {"adamw": torch.optim.AdamW, "adam": torch.optim.Adam,
-                               "sgd": torch.optim.SGD}  # fmt: skip
     parameters = [p for p in module.parameters() if p.requires_grad]
     if not parameters:
         raise ModelError(what="the model has no parameter to train", where="model.python",
                          expected="at least one parameter with requires_grad")  # fmt: skip
-    made: torch.optim.Optimizer = classes[train.optimizer.kind](
-        parameters, **train.optimizer.options.model_dump()
-    )
+    return optimizer_of(parameters, train.optimizer)
+
+
+def optimizer_of(parameters: list[nn.Parameter], choice: Optimizer) -> torch.optim.Optimizer:
+    """The optimizer of a spec over some parameters."""
+    classes: dict[str, Any] = {"adamw": torch.optim.AdamW, "adam": torch.optim.Adam,
+                               "sgd": torch.optim.SGD}  # fmt: skip
+    made: torch.optim.Optimizer = classes[choice.kind](parameters, **choice.options.model_dump())
     return made
 
 

@@ -21,6 +21,10 @@ PASSES: dict[str, tuple[str, ...]] = {
         "megacompile_passes.quantize_exported:QuantizeExported",
         "megacompile_passes.quantize_onnx:QuantizeOnnx",
     ),
+    "recover": (
+        "megacompile_passes.recover_eager:RecoverEager",
+        "megacompile_passes.recover_quantized:RecoverQuantized",
+    ),
     "script": ("megacompile_passes.script:Script",),
     "share-parameters": ("megacompile_passes.share_parameters_eager:ShareParametersEager",),
     "simplify": (

@@ -8,6 +8,12 @@ from pydantic import Field
 
 from megacompile.passbase import Effect, Fact, In, Out, Pass, Traits
 
+KEEP: list[str] = Field(
+    default_factory=list,
+    description="names, operators or module paths (globs) that stay in float",
+)
+"""The option of everything that quantizes."""
+
 
 class Quantize(Pass[In, Out]):
     name: ClassVar[str] = "quantize"
@@ -20,14 +26,12 @@ class Quantize(Pass[In, Out]):
         description="static: activations by calibrated ranges; dynamic: by ranges of each call; "
         "weight-only: activations stay in float"
     )
+    bits: Literal[8, 4] = Field(8, description="of weights; activations have 8")
     per_channel: bool = Field(True, description="one scale per output channel of a weight")
     symmetric: Literal["auto"] | bool = Field(
         "auto", description="zero points at 0 for activations too; auto: where the backend needs it"
     )
-    keep: list[str] = Field(
-        default_factory=list,
-        description="names, operators or module paths (globs) that stay in float",
-    )
+    keep: list[str] = KEEP
 
     def resolve(self, traits: Traits) -> Quantize[In, Out]:
         if self.symmetric != "auto":

@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from megacompile.errors import DataError, PassError
 from megacompile.forms import Exported, quiet, register_quantized_operators
 from megacompile.passbase import PassContext, Result, Sites, Traits
-from megacompile_passes.pt2e import calibrate, own_weights, prepare
+from megacompile_passes.pt2e import (
+    ONE_CHANNEL,
+    calibrate,
+    of_one_channel,
+    own_weights,
+    prepare,
+)
 from megacompile_passes.quantize import Quantize
 from megacompile_passes.reexport import leaves_of, reexport, trace_feeds
 from megacompile_passes.surgery import labels, operator_name, selected
@@ -19,6 +25,7 @@ if TYPE_CHECKING:
 WEIGHTED = {"linear", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d",
             "conv_transpose3d", "convolution", "addmm"}  # fmt: skip
 PRODUCTS = {"matmul", "bmm", "mm", "scaled_dot_product_attention"}
+STORED_AS_BYTES = "4-bit weights are stored one to a byte: x86's kernels take nothing smaller"
 RECURRENT = {"lstm", "gru", "rnn_tanh", "rnn_relu"}
 
 
@@ -43,39 +50,39 @@ class QuantizeExported(Quantize[Exported, Exported]):
                             remedy="symmetric: false")  # fmt: skip
         register_quantized_operators()
         module: Any = model.program.module(check_guards=False)
-        nodes = [n for n in module.graph.nodes if n.op == "call_function"]
-        kept = {n.name for n in selected(nodes, self.keep, "keep")} if self.keep else set()
-        sites_before = {n.name: n for n in nodes
-                        if operator_name(n) in WEIGHTED | PRODUCTS | RECURRENT}  # fmt: skip
-        places = {name: _place(n) for name, n in sites_before.items()}
+        kept = kept_names(module, self.keep, "keep", self.method != "weight-only")
+        places = quantizable(module)
         feeds = trace_feeds(model, ctx)
         notes: list[str] = []
 
         if self.method == "weight-only":
-            quantize_weights(module, WEIGHTED, kept, self.per_channel)
+            quantize_weights(module, WEIGHTED, set(kept), self.per_channel, self.bits)
         else:
             module = self._quantize_activations(model, module, kept, ctx, notes)
-        sites = _count(module, places, kept, self.method)
+        sites = count_sites(module, places, kept, self.method)
         if not sites.changed:
             raise PassError(what="quantize changed nothing", got=f"0 of {sites.matched} operators",
                             cause="; ".join(f"{s}: {why}" for s, why in sites.skipped[:5]),
                             remedy="another method, or fewer names in `keep`")  # fmt: skip
         quantized = reexport(module, model, feeds, share=True)
         notes += _sharing(model, quantized)
+        if self.bits == 4:
+            notes.append(STORED_AS_BYTES)
         if not self.per_channel:
             notes.append("one scale per weight: x86's integer kernels need one per channel, so "
                          "this may run no faster")  # fmt: skip
         return Result(quantized, sites, notes)
 
     def _quantize_activations(
-        self, model: Exported, module: torch.fx.GraphModule, kept: set[str], ctx: PassContext,
+        self, model: Exported, module: torch.fx.GraphModule, kept: dict[str, str], ctx: PassContext,
         notes: list[str],
     ) -> torch.fx.GraphModule:  # fmt: skip
         import torch
         from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e
 
         own_weights(module)
-        prepared = prepare(module, self.method == "dynamic", self.per_channel, kept)
+        prepared = prepare(module, self.method == "dynamic", self.per_channel, set(kept),
+                           self.bits)  # fmt: skip
         if self.method == "static":
             samples = (leaves_of(model, feeds) for feeds in ctx.calibration())
             count = calibrate(prepared, samples)
@@ -91,14 +98,36 @@ class QuantizeExported(Quantize[Exported, Exported]):
             return convert_pt2e(prepared)
 
 
+def quantizable(module: torch.fx.GraphModule) -> dict[str, str]:
+    """Names of the nodes that a quantizer may change, and what the report calls them."""
+    return {n.name: _place(n) for n in module.graph.nodes
+            if n.op == "call_function" and operator_name(n) in WEIGHTED | PRODUCTS | RECURRENT
+            }  # fmt: skip
+
+
+def kept_names(
+    module: torch.fx.GraphModule, selectors: list[str], option: str, activations: bool
+) -> dict[str, str]:
+    """Nodes that stay in float, and why.
+
+    Raises:
+        PassError: a selector matches nothing.
+    """
+    nodes = [n for n in module.graph.nodes if n.op == "call_function"]
+    found = dict.fromkeys(of_one_channel(module), ONE_CHANNEL) if activations else {}
+    if selectors:
+        found |= {n.name: "kept by the spec" for n in selected(nodes, selectors, option)}
+    return found
+
+
 def _place(node: torch.fx.Node) -> str:
     """Innermost module path and node name: what the report calls a site."""
     path = labels(node)[-1]
     return node.name if path == operator_name(node) else f"{path} ({node.name})"
 
 
-def _count(
-    module: torch.fx.GraphModule, places: dict[str, str], kept: set[str], method: str
+def count_sites(
+    module: torch.fx.GraphModule, places: dict[str, str], kept: dict[str, str], method: str
 ) -> Sites:
     """Sites by what the converted graph holds, not by what was asked for."""
     sites = Sites("operator")
@@ -111,7 +140,7 @@ def _count(
         if inputs and all(needed) and len(inputs) == 2:
             sites.change()
         elif name in kept:
-            sites.skip(place, "kept by the spec")
+            sites.skip(place, kept[name])
         elif operator in PRODUCTS:
             sites.skip(place, "a product of two activations stays in float")
         elif operator in RECURRENT:

@@ -1,4 +1,5 @@
-"""Store weights of linear layers and convolutions as int8 with scales; activations stay float."""
+"""Store weights of linear layers and convolutions as integers with scales; activations stay
+float."""
 
 from __future__ import annotations
 
@@ -11,9 +12,11 @@ if TYPE_CHECKING:
 
 
 def quantize_weights(
-    module: torch.fx.GraphModule, operators: set[str], kept: set[str], per_channel: bool
-) -> None:
-    """Replace float weights by int8 ones that the graph turns back where they are used."""
+    module: torch.fx.GraphModule, operators: set[str], kept: set[str], per_channel: bool,
+    bits: int = 8,
+) -> None:  # fmt: skip
+    """Replace float weights by int8 ones, of values that `bits` can hold, that the graph turns
+    back where they are used."""
     import torch
 
     graph = module.graph
@@ -33,7 +36,8 @@ def quantize_weights(
         axis = 1 if "transpose" in name else 0
         if (weight.target, axis) not in made:
             with graph.inserting_before(_first_use(weight)):
-                made[weight.target, axis] = _dequantized(module, weight, value, axis, per_channel)
+                made[weight.target, axis] = _dequantized(module, weight, value, axis, per_channel,
+                                                          2 ** (bits - 1) - 1)  # fmt: skip
         source = made[weight.target, axis]
         source.meta.setdefault("val", weight.meta.get("val"))
         node.update_arg(1, source)
@@ -52,29 +56,29 @@ def _first_use(weight: torch.fx.Node) -> torch.fx.Node:
 
 def _dequantized(
     module: torch.fx.GraphModule, weight: torch.fx.Node, value: torch.Tensor, axis: int,
-    per_channel: bool,
+    per_channel: bool, most: int,
 ) -> torch.fx.Node:  # fmt: skip
     import torch
 
     others = [d for d in range(value.dim()) if d != axis]
     largest = value.abs().amax(dim=others) if per_channel else value.abs().max()
     # A channel of zeros keeps a scale that divides.
-    scale = torch.where(largest > 0, largest / 127, torch.ones_like(largest))
+    scale = torch.where(largest > 0, largest / most, torch.ones_like(largest))
     shape = [-1 if d == axis else 1 for d in range(value.dim())]
     spread = scale.reshape(shape) if per_channel else scale
-    stored = torch.clamp(torch.round(value / spread), -127, 127).to(torch.int8)
+    stored = torch.clamp(torch.round(value / spread), -most, most).to(torch.int8)
     base = f"int8_{str(weight.target).replace('.', '_')}_{axis}"
     module.register_buffer(base, stored)
     graph = module.graph
     integers = graph.get_attr(base)
     operators = torch.ops.quantized_decomposed
     if not per_channel:
-        arguments = (integers, float(scale), 0, -127, 127, torch.int8)
+        arguments = (integers, float(scale), 0, -most, most, torch.int8)
         return graph.call_function(operators.dequantize_per_tensor.default, arguments)
     module.register_buffer(f"{base}_scale", scale)
     module.register_buffer(f"{base}_zero", torch.zeros(scale.shape, dtype=torch.int64))
     return graph.call_function(
         operators.dequantize_per_channel.default,
-        (integers, graph.get_attr(f"{base}_scale"), graph.get_attr(f"{base}_zero"), axis, -127,
-         127, torch.int8),
+        (integers, graph.get_attr(f"{base}_scale"), graph.get_attr(f"{base}_zero"), axis, -most,
+         most, torch.int8),
     )  # fmt: skip

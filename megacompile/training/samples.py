@@ -1,0 +1,172 @@
+"""Numbered samples for training that goes over its data again and chooses among them.
+
+A stream is read once and kept in memory; a Dataset is read where it is asked. Samples of one
+shape make a batch: texts of different lengths need no padding to the longest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from megacompile import hooks
+from megacompile.errors import DataError
+from megacompile.training.batches import STORED, Batch, collate, is_dataset, piece_of, rows_of
+
+
+class Samples:
+    """Samples by number. `groups` are numbers of samples of equal shapes, which can be stacked."""
+
+    def __init__(self, source: Any, pieces: Sequence[Batch], label: str) -> None:
+        self._source, self.label = source, label
+        self._pieces = pieces
+        self._place: list[tuple[int, int]] = []
+        if source is None:
+            by_shape: dict[Any, list[int]] = {}
+            for number, piece in enumerate(pieces):
+                shape = tuple((name, one.dtype, one.shape[1:]) for name, one in piece.items())
+                group = by_shape.setdefault(shape, [])
+                for row in range(rows_of(piece)):
+                    group.append(len(self._place))
+                    self._place.append((number, row))
+            self.groups = list(by_shape.values())
+        else:
+            self.groups = [list(range(len(source)))]
+
+    def __len__(self) -> int:
+        return sum(len(group) for group in self.groups)
+
+    def take(self, numbers: Sequence[int]) -> Batch:
+        """Samples of one group, stacked along a new first axis."""
+        if self._source is not None:
+            found = hooks.call(self.label, lambda: [self._source[n] for n in numbers],
+                               leaf=DataError)  # fmt: skip
+            return collate(found)
+        places = [self._place[number] for number in numbers]
+        names = self._pieces[places[0][0]]
+        return {name: torch.stack([self._pieces[at][name][row] for at, row in places])
+                for name in names}  # fmt: skip
+
+
+def open_samples(reference: str, base: Path, limit: int, label: str = "batches") -> Samples:
+    """The samples that a reference names, at most `limit` of them.
+
+    `reference` is FILE.py:NAME that gives dicts of name to array (first axis: samples) or a
+    torch Dataset, or npz:FILE, arrays:FOLDER, lmdb:FOLDER.
+
+    Raises:
+        SpecError, DataError: it can't be found or read, or is empty.
+    """
+    label = f"{label} '{reference}'"
+    kind, _, place = reference.partition(":")
+    if kind in STORED:
+        from megacompile.data import open_dataset
+
+        source: Any = open_dataset(kind, base / place, preload=True)
+    else:
+        hook = hooks.load(reference, base)
+        source = hooks.call(label, hook, leaf=DataError) if callable(hook) else hook
+    if is_dataset(source):
+        samples = Samples(_first(source, limit), [], label)
+    elif isinstance(source, Iterable):
+        samples = Samples(None, hooks.call(label, _read, source, limit, label, leaf=DataError),
+                          label)  # fmt: skip
+    else:
+        raise DataError(what=f"{label} gives no samples", expected="an iterable of dicts, or a "
+                        "torch.utils.data.Dataset", got=type(source).__name__)  # fmt: skip
+    if not len(samples):
+        raise DataError(what=f"{label} is empty", expected="at least one sample")
+    return samples
+
+
+def _first(dataset: Any, limit: int) -> Any:
+    if len(dataset) <= limit:
+        return dataset
+    return torch.utils.data.Subset(dataset, range(limit))
+
+
+def _read(source: Iterable[Any], limit: int, label: str) -> list[Batch]:
+    """Pieces of a stream until `limit` samples are there; it may have no end."""
+    pieces: list[Batch] = []
+    count = 0
+    for number, piece in enumerate([source] if isinstance(source, Mapping) else source):
+        found = piece_of(piece, f"piece {number} of {label}")
+        left = limit - count
+        pieces.append({name: one[:left].clone() for name, one in found.items()})
+        count += rows_of(pieces[-1])
+        if count >= limit:
+            break
+    return pieces
+
+
+class Sampler:
+    """Batches of sample numbers: every epoch a new order, or by the samples' own losses.
+
+    By losses, a sample's chance is its last loss to the power of `strength`, mixed with an equal
+    chance for all (a tenth), and the `weights` it is counted with make up for the choice
+    (importance sampling: Katharopoulos and Fleuret, arXiv:1803.00942), so that the expected
+    gradient stays that of all samples.
+    """
+
+    FLOOR = 0.1
+
+    def __init__(
+        self, groups: Sequence[Sequence[int]], batch_size: int, seed: int, by_loss: bool = False,
+        strength: float = 1.0,
+    ) -> None:  # fmt: skip
+        self.groups = [torch.tensor(group) for group in groups]
+        self.batch_size, self.by_loss, self.strength = batch_size, by_loss, strength
+        self.generator = torch.Generator().manual_seed(seed)
+        count = max(int(group.max()) for group in self.groups) + 1
+        self.losses = torch.full((count,), float("nan"), dtype=torch.float64)
+        self.waiting: list[torch.Tensor] = []
+
+    @property
+    def batches_per_epoch(self) -> int:
+        """Batches that see every sample once; the rest of a group makes a smaller one."""
+        return sum(-(-len(group) // self.batch_size) for group in self.groups)
+
+    def next(self) -> tuple[list[int], torch.Tensor]:
+        """Numbers of the next batch, and the weight of each (their mean is near 1)."""
+        if self.by_loss and not bool(self.losses.isnan().all()):
+            return self._by_loss()
+        if not self.waiting:
+            parts = [part for group in self.groups
+                     for part in group[self._order(len(group))].split(self.batch_size)]  # fmt: skip
+            self.waiting = [parts[int(at)] for at in self._order(len(parts))]
+        numbers = self.waiting.pop(0)
+        return numbers.tolist(), torch.ones(len(numbers))
+
+    def learn(self, numbers: Sequence[int], losses: torch.Tensor) -> None:
+        """Note the latest loss of each sample."""
+        self.losses[torch.tensor(numbers)] = losses.detach().double().cpu()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"random": self.generator.get_state(), "losses": self.losses,
+                "waiting": list(self.waiting)}  # fmt: skip
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.generator.set_state(state["random"])
+        self.losses = state["losses"]
+        self.waiting = list(state["waiting"])
+
+    def _order(self, count: int) -> torch.Tensor:
+        return torch.randperm(count, generator=self.generator)
+
+    def _by_loss(self) -> tuple[list[int], torch.Tensor]:
+        # A sample that was never seen counts as an average one.
+        known = torch.nan_to_num(self.losses, nan=float(self.losses.nanmean()))
+        chance = known.clamp(min=0).pow(self.strength)
+        sizes = torch.tensor([float(len(group)) for group in self.groups]).double()
+        chosen = int(torch.multinomial(sizes, 1, generator=self.generator))
+        group = self.groups[chosen]
+        mine = chance[group]
+        mine = mine / mine.sum() if float(mine.sum()) > 0 else torch.full_like(mine, 1 / len(mine))
+        mine = (1 - self.FLOOR) * mine + self.FLOOR / len(group)
+        size = min(self.batch_size, len(group))
+        picked = torch.multinomial(mine, size, replacement=True, generator=self.generator)
+        weights = 1 / (len(group) * mine[picked])
+        return group[picked].tolist(), weights.float()
