@@ -98,6 +98,8 @@ def test_an_unavailable_backend_is_told_with_its_remedy(monkeypatch: pytest.Monk
 
 INT8 = {"quantize": {"method": "dynamic"}}
 BF16 = {"cast": {"dtype": "bfloat16"}}
+RECOVER = {"recover": {"batches": "m.py:f", "steps": 1, "distill": {}}}
+TRAIN = {"loss": "m.py:f", "batches": "m.py:f", "batch_size": 2}
 
 
 @pytest.mark.parametrize(
@@ -114,6 +116,22 @@ BF16 = {"cast": {"dtype": "bfloat16"}}
         ({"model": "onnx", "backends": ["torchscript"]},
          ["backend 'torchscript' can't take the model", "expected: Scripted", "got: Onnx",
           "use one of: onnxruntime, openvino"]),
+        ({"passes": ["export", RECOVER], "backends": ["aotinductor"]},
+         ["pass 'recover' can't run after 'export'", "put 'recover' before 'export'"]),
+        ({"passes": [INT8, RECOVER], "backends": ["aotinductor"]},
+         ["pass 'recover' can't run after 'quantize'", "put 'recover' before 'quantize'"]),
+        ({"passes": ["training-step", RECOVER], "workload": "training", "train": TRAIN},
+         ["pass 'recover' can't run after 'training-step'"]),
+        ({"passes": ["export", {"share-parameters": {"mode": "identical"}}],
+          "backends": ["aotinductor"]}, ["put 'share-parameters' before 'export'"]),
+        ({"passes": [{"recover": {"steps": 1, "distill": {}}}], "backends": ["aotinductor"]},
+         ["cause: 'recover' needs to know its data: write batches: FILE.py:NAME\n"]),
+        ({"passes": [{"recover": {"steps": 1, "task": {}, "batches": "m.py:f"}}],
+          "backends": ["aotinductor"]}, ["needs to know the task"]),
+        ({"passes": [{"recover": {**RECOVER["recover"], "monitor": "accuracy"}}],
+          "backends": ["aotinductor"]}, ["needs evaluation data", "data.evaluation"]),
+        ({"passes": [{"recover": {**RECOVER["recover"], "quantize": {}}}],
+          "backends": ["openvino"]}, ["openvino", "quantiz"]),
         ({"passes": ["simplfy"], "backends": ["openvino"]},
          ["unknown pass 'simplfy'", "did you mean 'simplify'"]),
         ({"backends": ["openvin"]}, ["unknown backend 'openvin'", "did you mean 'openvino'"]),
