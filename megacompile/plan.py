@@ -319,6 +319,14 @@ def _clash(
     last = max(state.layer for state in graph)
     reached = [state for state in graph if state.layer == last]
     forms = sorted({state.form for state in reached})
+    leaver = _leaver(graph, passes) if "Training" in backend.accepts else None
+    if last == len(passes) and leaver is not None:
+        return PlanError(
+            what=f"candidate '{name}': pass '{leaver.label}' can't run in workload 'training'",
+            where=leaver.where, expected="a pass on a module or on its training step",
+            got="one that makes an inference model", remedy=f"leave '{leaver.label}' out, or build "
+            "the trained model with a spec of workload inference",
+        )  # fmt: skip
     if last == len(passes):
         return PlanError(
             what=f"candidate '{name}': backend '{backend.name}' can't take the model",
@@ -347,6 +355,12 @@ def _clash(
         if culprit
         else f"leave '{item.label}' out of this variant, or use another backend",
     )
+
+
+def _leaver(graph: nx.DiGraph[_State], passes: list[PassItem]) -> PassItem | None:
+    """The first pass after which the model is no module and no training step any more."""
+    kept = {state.layer for state in graph if state.form in ("Eager", "Training")}
+    return next((item for number, item in enumerate(passes, 1) if number not in kept), None)
 
 
 def _culprit(item: PassItem, before: list[PassItem], reached: list[_State]) -> PassItem | None:

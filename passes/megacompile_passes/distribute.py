@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from megacompile.errors import PassError
 from megacompile.forms import Training
@@ -41,6 +41,12 @@ class Distribute(Pass[Training, Training]):
         "default: the entries of the largest module list"
     )  # fmt: skip
 
+    @model_validator(mode="after")
+    def _blocks_are_sharded(self) -> Self:
+        if self.blocks and self.strategy == "ddp":
+            raise ValueError("`blocks` are what fsdp shards; ddp keeps every parameter whole")
+        return self
+
     def run(self, model: Training, ctx: PassContext) -> Result[Training]:
         training = ctx.needs_training(self.name)
         train = training.train
@@ -49,7 +55,8 @@ class Distribute(Pass[Training, Training]):
         if train.batch_size % (self.processes * train.accumulate):
             raise PassError(what="the batch does not divide by processes and accumulation",
                             expected=f"a multiple of {self.processes} * {train.accumulate}",
-                            got=f"batch_size {train.batch_size}")  # fmt: skip
+                            got=f"batch_size {train.batch_size}",
+                            remedy="choose a batch_size that is one")  # fmt: skip
         batch_norm = [n for n, m in model.module.named_modules()
                       if type(m).__name__.startswith("BatchNorm")]  # fmt: skip
         if batch_norm:

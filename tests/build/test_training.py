@@ -278,6 +278,31 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, str], list[str]]] = {
                     "'label': np.zeros(16, np.int64)}\n"},
         ["inputs.image", "float32", "float64"],
     ),
+    "another size than declared": (
+        {"train": {"batches": "data.py:batches"}},
+        {"data.py": "import numpy as np\ndef batches():\n    yield {'image': np.zeros((16, 9, 8), "
+                    "np.float32), 'label': np.zeros(16, np.int64)}\n"},
+        ["inputs.image", "[16, 9, 8]"],
+    ),
+    "batches without a seed": (
+        {"train": {"batches": "data.py:batches"}},
+        {"data.py": "import numpy as np\ndef batches():\n    yield {'image': np.random.default_rng()"
+                    ".random((16, 8, 8), np.float32), 'label': np.zeros(16, np.int64)}\n"},
+        ["other batches when it is started again", "another 'image'", "seed"],
+    ),
+    "a loss that draws its own numbers": (
+        {}, {"loss.py": "import random\n" + LOSS + "return random.random() * outputs.mean()"},
+        ["gives another loss when it is taken again"],
+    ),
+    "a forward that raises in training": (
+        {}, {"digits_train.py": "        self.register_forward_pre_hook(lambda m, a: None if 1 / (not m.training) else None)\n"},
+        ["digits_train.py", "the plain step with loss"],
+    ),
+    "a server": ({"deploy": {"triton": {}}}, {}, ["`deploy` serves inference engines"]),
+    "a pass on engines": (
+        {"passes": [{"quantize": {"method": "dynamic"}}]}, {},
+        ["passes[0]", "'quantize' can't run in workload 'training'"],
+    ),
     "no such loss": ({"train": {"loss": "digits_train.py:lost"}}, {}, ["lost", "did you mean"]),
 }  # fmt: skip
 

@@ -161,3 +161,8 @@ def test_a_members_error_is_the_drivers(tmp_path: Path) -> None:
         crew.ask({})
     assert isinstance(got.value, ModelError)
     assert got.value.where == "here"
+
+
+def test_blocks_without_sharding_are_refused() -> None:
+    with pytest.raises(ValueError, match="`blocks` are what fsdp shards"):
+        Distribute(strategy="ddp", blocks=["blocks.0"])
