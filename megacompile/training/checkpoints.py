@@ -71,14 +71,15 @@ class Checkpoints:
             shutil.rmtree(self.folder / f"checkpoint-{old}", ignore_errors=True)
         return target
 
-    def latest(self) -> Found | None:
-        """The last whole checkpoint of this run; None if there is none.
+    def latest(self, most: int | None = None) -> Found | None:
+        """The last whole checkpoint of this run, after at most `most` steps; None if there is
+        none.
 
         Raises:
             ModelError: there are checkpoints of this run, and all are damaged.
         """
         damaged: list[str] = []
-        for number in self._numbers():
+        for number in (n for n in self._numbers() if most is None or n <= most):
             folder = self.folder / f"checkpoint-{number}"
             try:
                 state = self._read(folder)

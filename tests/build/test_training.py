@@ -286,8 +286,9 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, str], list[str]]] = {
     ),
     "batches without a seed": (
         {"train": {"batches": "data.py:batches"}},
-        {"data.py": "import numpy as np\ndef batches():\n    yield {'image': np.random.default_rng()"
-                    ".random((16, 8, 8), np.float32), 'label': np.zeros(16, np.int64)}\n"},
+        {"data.py": "import numpy as np\ndef batches():\n    yield {'image': "
+                    "np.random.default_rng().random((16, 8, 8), np.float32), "
+                    "'label': np.zeros(16, np.int64)}\n"},
         ["other batches when it is started again", "another 'image'", "seed"],
     ),
     "a loss that draws its own numbers": (
@@ -295,7 +296,8 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, str], list[str]]] = {
         ["gives another loss when it is taken again"],
     ),
     "a forward that raises in training": (
-        {}, {"digits_train.py": "        self.register_forward_pre_hook(lambda m, a: None if 1 / (not m.training) else None)\n"},
+        {}, {"digits_train.py": "        self.register_forward_pre_hook(\n            "
+                                "lambda m, a: None if 1 / (not m.training) else None)\n"},
         ["digits_train.py", "the plain step with loss"],
     ),
     "a server": ({"deploy": {"triton": {}}}, {}, ["`deploy` serves inference engines"]),
