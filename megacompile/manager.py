@@ -35,6 +35,7 @@ from megacompile.source import load_original
 from megacompile.spec.models import Spec
 from megacompile.tensors import Feeds, save_arrays
 from megacompile.training.context import Origin, TrainingContext
+from megacompile.training.files import check_stored
 
 # An engine may lose this many times what its model had lost, and this much more.
 LOWERING_FACTOR, LOWERING_SLACK = 5.0, 0.02
@@ -180,6 +181,8 @@ class CandidateRun:
             raise PassError(what=f"pass '{pass_.name}' returns no Result with a form",
                             expected="Result(model, Sites(...))", got=type(result).__name__,
                             audience="pass author")  # fmt: skip
+        if isinstance(before, Training) and isinstance(result.model, Training):
+            check_stored(pass_.name, before.module, result.model.module)
         return result
 
     def _training(self) -> TrainingContext | None:

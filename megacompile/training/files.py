@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from megacompile import hooks
 from megacompile.cache import python_sources
-from megacompile.errors import ModelError
+from megacompile.errors import ModelError, PassError
 from megacompile.signature import Binding
 from megacompile.spec.training import Train
 from megacompile.training.context import Origin
@@ -69,6 +69,37 @@ def load_training(folder: Path) -> tuple[torch.nn.Module, Binding, Recipe, Origi
 
 def read_record(folder: Path) -> dict[str, Any]:
     found: dict[str, Any] = json.loads((folder / RECORD).read_text())
+    return found
+
+
+def check_stored(pass_name: str, before: torch.nn.Module, after: torch.nn.Module) -> None:
+    """What was verified must be what is stored: weights and ties are, a module's class, its hooks
+    and the settings of torch's own modules are not.
+
+    Raises:
+        PassError: a pass changed one of these.
+    """
+    one, other = _arrangement(before), _arrangement(after)
+    changed = next((name for name in {**one, **other} if one.get(name) != other.get(name)), None)
+    if changed is None:
+        return
+    raise PassError(what=f"pass '{pass_name}' changes the module '{changed or 'itself'}'",
+                    expected="a changed recipe: of the module only weights are stored",
+                    got="another class, hook, forward or setting, which the bundle wouldn't have",
+                    remedy="let the pass take Eager, which comes before the training step",
+                    audience="pass author")  # fmt: skip
+
+
+def _arrangement(module: torch.nn.Module) -> dict[str, tuple[Any, ...]]:
+    found: dict[str, tuple[Any, ...]] = {}
+    for name, one in module.named_modules(remove_duplicate=False):
+        values = vars(one)
+        hooks_of = [len(values[key]) for key in sorted(values) if key.endswith("_hooks")]
+        own = type(one).__module__.startswith("torch.nn")
+        settings = {key: value for key, value in sorted(values.items()) if own
+                    and key != "training" and isinstance(value, (bool, int, float, str, tuple))
+                    }  # fmt: skip
+        found[name] = (type(one), "forward" in values, hooks_of, settings)
     return found
 
 

@@ -198,6 +198,15 @@ class Honest(Base):
         wrapped = tuple(Checkpoint(module=f"blocks.{n}") for n in range(6))
         return self.result(model.with_recipe(model.recipe.edited(checkpoints=wrapped)))
 
+class Detacher(Base):
+    effect: ClassVar[Effect] = Effect.LOSSY
+    name: ClassVar[str] = "detacher"
+    def run(self, model: Training, ctx: PassContext) -> PassResult[Training]:
+        module = copy.deepcopy(model.module)
+        module.head.register_forward_hook(lambda one, args, output: output.detach() + 0 * output)
+        return self.result(Training(module, model.signature, model.binding, model.recipe,
+                                    model.origin))
+
 class Meddler(Base):
     name: ClassVar[str] = "meddler"
     def run(self, model: Training, ctx: PassContext) -> PassResult[Training]:
@@ -237,6 +246,13 @@ def test_a_pass_that_changes_weights_is_named(tmp_path: Path) -> None:
     found = build(tmp_path, variants(tmp_path, "Meddler")).report.candidates[0]
     assert found.status == "failed"
     assert "'meddler' broke its promise" in str(found.reason)
+
+
+@pytest.mark.slow
+def test_a_pass_whose_change_would_not_be_stored_is_named(tmp_path: Path) -> None:
+    found = build(tmp_path, variants(tmp_path, "Detacher")).report.candidates[0]
+    assert found.status == "failed"
+    assert "pass 'detacher' changes the module 'head'" in str(found.reason)
 
 
 @pytest.mark.slow
