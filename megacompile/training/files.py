@@ -29,10 +29,10 @@ WEIGHTS, RECORD, SOURCE = "weights.safetensors", "training.json", "source"
 
 def save_training(form: Training, folder: Path) -> None:
     """Write a form into an empty folder."""
-    from safetensors.torch import save_file
+    from megacompile.torchmodules import write_tensors
 
     tensors, aliases = unique_state(form.module)
-    save_file(tensors, str(folder / WEIGHTS))
+    write_tensors(tensors, folder / WEIGHTS)
     origin = form.origin
     record = {
         "recipe": form.recipe.model_dump(mode="json"), "aliases": aliases,
