@@ -71,7 +71,7 @@ def spec_of(engine: str, precision: str, share: list[Any]) -> dict[str, Any]:
 
 
 def size_of(data: dict[str, Any]) -> int:
-    """Bytes of the engine's files. Raises MegacompileError where it can't be built."""
+    """Bytes of the engine's own files. Raises MegacompileError where it can't be built."""
     with tempfile.TemporaryDirectory() as name:
         work = Path(name)
         loaded = load_spec_data(data, SPECS)
@@ -94,7 +94,10 @@ def size_of(data: dict[str, Any]) -> int:
         entry = Cache(work / "cache").get(key)
         assert entry is not None
         files = (entry.folder / FORM).rglob("*")
-        return sum(file.stat().st_size for file in files if file.is_file())
+        # TensorRT's model lies beside its engine, to be built again where the GPU is.
+        return sum(file.stat().st_size for file in files
+                   if file.is_file() and (chosen.backend.name != "tensorrt"
+                                          or file.suffix == ".engine"))  # fmt: skip
 
 
 def _sizes(send: Any, engine: str, precision: str, share: list[Any]) -> None:

@@ -22,22 +22,20 @@ from megacompile.training.recipe import Recipe
 if TYPE_CHECKING:
     import torch
 
-    from megacompile.forms import Training
-
 WEIGHTS, RECORD, SOURCE = "weights.safetensors", "training.json", "source"
 
 
-def save_training(form: Training, folder: Path) -> None:
-    """Write a form into an empty folder."""
+def save_training(
+    folder: Path, module: torch.nn.Module, binding: Binding, recipe: Recipe, origin: Origin
+) -> None:
+    """Write a form's parts into an empty folder."""
     from megacompile.torchmodules import write_tensors
 
-    tensors, aliases = unique_state(form.module)
+    tensors, aliases = unique_state(module)
     write_tensors(tensors, folder / WEIGHTS)
-    origin = form.origin
     record = {
-        "recipe": form.recipe.model_dump(mode="json"), "aliases": aliases,
-        "binding": {"names": dict(form.binding.names), "positional": sorted(
-            form.binding.positional)},
+        "recipe": recipe.model_dump(mode="json"), "aliases": aliases,
+        "binding": {"names": dict(binding.names), "positional": sorted(binding.positional)},
         "model": origin.model, "base": str(origin.base), "seed": origin.seed,
         "train": origin.train.model_dump(mode="json"),
     }  # fmt: skip
