@@ -103,12 +103,22 @@ class Distribute(Pass[Training, Training]):
         named = [name for name, _ in model.module.named_modules() if name]
         if self.blocks:
             chosen = select(self.blocks, named, "blocks")
-            return [name for name in named if name in chosen]
+            blocks = [name for name in named if name in chosen]
+            if tie := _tie_inside(model, blocks):
+                raise PassError(what=f"'{tie}' is shared, so its block can't be sharded by itself",
+                                expected="blocks without shared parameters",
+                                remedy="leave `blocks` out: the whole model is one unit then",
+                                )  # fmt: skip
+            return blocks
         blocks = repeated_blocks(model.module)
-        tied = {name for group in model.recipe.ties for name in group}
-        crossing = any(name.startswith(f"{block}.") for name in tied for block in blocks)
         # A parameter of two blocks can't be sharded with each of them: the whole is one unit.
-        return [] if crossing else blocks
+        return [] if _tie_inside(model, blocks) else blocks
+
+
+def _tie_inside(model: Training, blocks: list[str]) -> str | None:
+    """A shared parameter that lies in one of the blocks."""
+    return next((name for group in model.recipe.ties for name in group
+                 if any(name.startswith(f"{block}.") for block in blocks)), None)  # fmt: skip
 
 
 def _memory(training: TrainingContext, processes: int) -> float:
