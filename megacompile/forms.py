@@ -300,7 +300,7 @@ class Training(Form):
     def save(self, folder: Path) -> None:
         from megacompile.training.files import save_training
 
-        save_training(self, folder)
+        save_training(folder, self.module, self.binding, self.recipe, self.origin)
 
     @classmethod
     def load(cls, folder: Path, signature: Signature) -> Training:

@@ -30,11 +30,13 @@ from megacompile.keys import FORM, SAMPLES, keys_of
 from megacompile.original import Original
 from megacompile.passbase import Effect, Pass, Result
 from megacompile.passcontext import ContextMaker, training_origin
-from megacompile.plan import CandidatePlan, PlannedStep
+from megacompile.plan import CandidatePlan
 from megacompile.report.model import ErrorRecord, SitesRecord, Skipped, Step
+from megacompile.routes import PlannedStep
 from megacompile.source import load_original
 from megacompile.spec.models import Spec
 from megacompile.tensors import Feeds, save_arrays
+from megacompile.training.files import check_stored
 
 # An engine may lose this many times what its model had lost, and this much more.
 LOWERING_FACTOR, LOWERING_SLACK = 5.0, 0.02
@@ -181,6 +183,8 @@ class CandidateRun:
             raise PassError(what=f"pass '{pass_.name}' returns no Result with a form",
                             expected="Result(model, Sites(...))", got=type(result).__name__,
                             audience="pass author")  # fmt: skip
+        if isinstance(before, Training) and isinstance(result.model, Training):
+            check_stored(pass_.name, before.module, result.model.module)
         return result
 
     def _check_effect(self, pass_: Pass[Any, Any], result: Result[Any], record: Step) -> None:

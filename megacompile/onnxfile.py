@@ -20,6 +20,9 @@ from megacompile.tensors import Array, Feeds
 EXTERNAL_BYTES = 1024
 DATA_SUFFIX = ".data"
 CUDA_PROVIDER = "CUDAExecutionProvider"
+# From operator set 21 on, ONNX Runtime's step to unsigned activations leaves the dtype that a
+# QuantizeLinear names, and the graph is refused with these words: it is then opened without.
+CONTRADICTION, TO_UNSIGNED = "does not match y_zero_point type", "QDQS8ToU8Transformer"
 # A protobuf message ends at 2 GiB; onnxsim and NNCF pass whole models as one message.
 MESSAGE_LIMIT = 2**31 - 1
 
@@ -210,7 +213,13 @@ def open_session(
         providers = ["CPUExecutionProvider"]
         if device == "cuda":
             providers.insert(0, CUDA_PROVIDER)
-        session = ort.InferenceSession(str(path), options, providers=providers)
+        try:
+            session = ort.InferenceSession(str(path), options, providers=providers)
+        except ort.capi.onnxruntime_pybind11_state.Fail as error:
+            if CONTRADICTION not in str(error):
+                raise
+            session = ort.InferenceSession(str(path), options, providers=providers,
+                                           disabled_optimizers=[TO_UNSIGNED])  # fmt: skip
     except Exception as error:
         raise ModelError(what="ONNX Runtime refuses the model", where=str(path),
                          cause=str(error).splitlines()[0] if str(error) else repr(error),

@@ -15,9 +15,11 @@ import networkx as nx
 
 from megacompile import registry
 from megacompile.backendbase import Backend, Machine
+from megacompile.clash import clash
 from megacompile.errors import MegacompileError, PlanError, SpecError, did_you_mean
 from megacompile.items import Items, PassItem
-from megacompile.passbase import Effect, Fact, Pass, Traits, consumes, produces
+from megacompile.passbase import Effect, Fact, Pass
+from megacompile.routes import PlannedStep, State, reachable
 from megacompile.spec.load import Loaded
 from megacompile.spec.models import Item, Spec
 
@@ -28,16 +30,6 @@ PLAIN_ENGINE = "tensorrt"
 # What is evaluated on this CPU in place of an engine for other hardware.
 LAST_FORM = "the ONNX file"
 TRAINING = "training"  # the backend and the workload
-
-
-@dataclass(frozen=True)
-class PlannedStep:
-    """One pass with all options settled, and the form after it."""
-
-    pass_: Pass[Any, Any]
-    form: str
-    inserted: bool
-    where: str | None = None
 
 
 @dataclass(frozen=True)
@@ -69,13 +61,6 @@ class Plan:
     candidates: tuple[CandidatePlan, ...]
     baselines: tuple[str, ...]
     lowered_baselines: tuple[CandidatePlan, ...]
-
-
-@dataclass(frozen=True)
-class _State:
-    layer: int
-    form: str
-    facts: frozenset[Fact]
 
 
 def source_facts(spec: Spec, quantized: bool = False) -> frozenset[Fact]:
@@ -252,15 +237,15 @@ def _route(
     backend: Backend, where: str, quantized: bool,
 ) -> CandidatePlan | PlanError:  # fmt: skip
     traits = backend.traits()
-    start = _State(0, SOURCE_FORMS[spec.model.kind], source_facts(spec, quantized))
-    graph = _reachable(start, passes, traits)
+    start = State(0, SOURCE_FORMS[spec.model.kind], source_facts(spec, quantized))
+    graph = reachable(start, passes, traits)
     goals = [s for s in graph if s.layer == len(passes) and s.form in backend.accepts]
     allowed = [s for s in goals if backend.refusal(s.facts, machine) is None]
     if not allowed:
-        return _clash(start, passes, backend, machine, graph, goals, name, where)
-    lengths: dict[_State, float] = nx.single_source_dijkstra_path_length(graph, start)
+        return clash(start, passes, backend, machine, graph, goals, name, where)
+    lengths: dict[State, float] = nx.single_source_dijkstra_path_length(graph, start)
     goal = min(allowed, key=lambda s: (lengths[s], backend.accepts.index(s.form)))
-    path: list[_State] = nx.dijkstra_path(graph, start, goal)
+    path: list[State] = nx.dijkstra_path(graph, start, goal)
     steps = tuple(graph.edges[a, b]["step"] for a, b in pairwise(path))
     available = backend.availability(machine)
     reason, remedy = available.reason, available.remedy
@@ -270,128 +255,3 @@ def _route(
             reason = f"pass '{step.pass_.name}' needs {', '.join(absent)}, not installed"
             remedy = "pip install 'megacompile[all]'"
     return CandidatePlan(name, variant, backend, steps, goal.facts, goal.form, reason, remedy)
-
-
-def _reachable(start: _State, passes: list[PassItem], traits: Traits) -> nx.DiGraph[_State]:
-    graph: nx.DiGraph[_State] = nx.DiGraph()
-    graph.add_node(start)
-    waiting = [start]
-    while waiting:
-        state = waiting.pop()
-        for step, after, weight in _edges(state, passes, traits):
-            if after not in graph:
-                waiting.append(after)
-            if not graph.has_edge(state, after):
-                graph.add_edge(state, after, step=step, weight=weight)
-    return graph
-
-
-def _edges(
-    state: _State, passes: list[PassItem], traits: Traits
-) -> Iterator[tuple[PlannedStep, _State, float]]:
-    if state.layer < len(passes):
-        item = passes[state.layer]
-        for instance in item.instances:
-            resolved = instance.resolve(traits)
-            if _why_not(resolved, state, traits) is None:
-                step = PlannedStep(resolved, produces(type(resolved)), False, item.where)
-                yield step, _after(state, resolved, state.layer + 1), 1.0
-    for cls in registry.conversions():
-        resolved = cls().resolve(traits)
-        if _why_not(resolved, state, traits) is None:
-            step = PlannedStep(resolved, produces(cls), True)
-            # Early conversions are preferred: passes then work on the form that is lowered.
-            yield step, _after(state, resolved, state.layer), 1.0 + 0.01 * state.layer
-
-
-def _after(state: _State, pass_: Pass[Any, Any], layer: int) -> _State:
-    facts = (state.facts - pass_.invalidates) | pass_.provided()
-    return _State(layer, produces(type(pass_)), facts)
-
-
-def _why_not(pass_: Pass[Any, Any], state: _State, traits: Traits) -> str | None:
-    if consumes(type(pass_)) != state.form:
-        return f"works on {consumes(type(pass_))}, not on {state.form}"
-    lacking = pass_.requires - state.facts
-    if lacking:
-        return "needs a model that is " + ", ".join(sorted(f.value for f in lacking))
-    return pass_.refusal(traits)
-
-
-def _clash(
-    start: _State, passes: list[PassItem], backend: Backend, machine: Machine,
-    graph: nx.DiGraph[_State], goals: list[_State], name: str, where: str,
-) -> PlanError:  # fmt: skip
-    """Which two steps don't fit together, why, and what to write instead."""
-    if goals:
-        reason, remedy = backend.refusal(goals[0].facts, machine) or ("", "")
-        return PlanError(what=f"candidate '{name}' is impossible: {reason}", where=where,
-                         remedy=remedy)  # fmt: skip
-    last = max(state.layer for state in graph)
-    reached = [state for state in graph if state.layer == last]
-    forms = sorted({state.form for state in reached})
-    if last == len(passes):
-        return PlanError(
-            what=f"candidate '{name}': backend '{backend.name}' can't take the model",
-            where=where,
-            expected=" or ".join(backend.accepts),
-            got=" or ".join(forms) + (f" after '{passes[-1].label}'" if passes else ""),
-            cause=_conversion_reason(reached, backend.accepts, backend.traits()),
-            remedy=_other_backends(reached),
-        )
-    item = passes[last]
-    reasons = _reasons(item, reached, backend.traits())
-    culprit = _culprit(item, passes[:last], reached)
-    before = f" after '{culprit.label}'" if culprit else ""
-    return PlanError(
-        what=f"candidate '{name}': pass '{item.label}' can't run{before}",
-        where=item.where,
-        cause=f"'{item.label}' " + "; ".join(reasons),
-        got=f"the model is {' or '.join(forms)} there",
-        remedy=f"put '{item.label}' before '{culprit.label}', or leave one of them out"
-        if culprit
-        else f"leave '{item.label}' out of this variant, or use another backend",
-    )
-
-
-def _reasons(item: PassItem, reached: list[_State], traits: Traits) -> list[str]:
-    """Why no class of a pass runs in any of the states; that another form would be needed is said
-    only where nothing else is wrong."""
-    found: dict[str, bool] = {}
-    for instance in item.instances:
-        resolved = instance.resolve(traits)
-        for state in reached:
-            why = _why_not(resolved, state, traits)
-            if why:
-                found[why] = consumes(type(resolved)) == state.form
-    return [why for why, own in found.items() if own] or list(found)
-
-
-def _culprit(item: PassItem, before: list[PassItem], reached: list[_State]) -> PassItem | None:
-    """The latest earlier pass that ended what this one needs."""
-    facts = frozenset[Fact]().union(*(s.facts for s in reached))
-    lacking = frozenset[Fact]().union(*(i.requires for i in item.instances)) - facts
-    for earlier in reversed(before):
-        if any(instance.invalidates & lacking for instance in earlier.instances):
-            return earlier
-    return before[-1] if before and not lacking else None
-
-
-def _conversion_reason(
-    reached: list[_State], accepts: tuple[str, ...], traits: Traits
-) -> str | None:
-    for cls in registry.conversions():
-        if produces(cls) in accepts:
-            for state in reached:
-                if consumes(cls) == state.form:
-                    reason = _why_not(cls(), state, traits)
-                    if reason:
-                        return f"conversion '{cls.name}' {reason}"
-    return f"no conversion leads to {' or '.join(accepts)}"
-
-
-def _other_backends(reached: list[_State]) -> str | None:
-    forms = {s.form for s in reached}
-    fitting = [name for name in registry.backend_table()
-               if forms & set(registry.backend_class(name).accepts)]  # fmt: skip
-    return f"use one of: {', '.join(fitting)}" if fitting else None

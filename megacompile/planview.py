@@ -12,7 +12,8 @@ from megacompile.cache import Cache
 from megacompile.job.inspection import original_key
 from megacompile.keys import keys_of
 from megacompile.original import read_record
-from megacompile.plan import CandidatePlan, Plan, PlannedStep
+from megacompile.plan import CandidatePlan, Plan
+from megacompile.routes import PlannedStep
 from megacompile.spec.models import Spec
 
 Refused = dict[str, list[Refusal]]

@@ -5,7 +5,10 @@ from __future__ import annotations
 import copy
 import hashlib
 import inspect
+import os
+import re
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -99,6 +102,25 @@ def script_constants(module: torch.jit.ScriptModule) -> list[torch.Tensor]:
         return []
     nodes = graph.findAllNodes("prim::Constant")
     return [n.t("value") for n in nodes if n.hasAttribute("value") and n.kindOf("value") == "t"]
+
+
+def write_tensors(tensors: Mapping[str, torch.Tensor], path: Path) -> None:
+    """Write a safetensors file.
+
+    Raises:
+        OSError: the disk is full or the file can't be written; the library has an error of its
+            own for that.
+    """
+    from safetensors import SafetensorError
+    from safetensors.torch import save_file
+
+    try:
+        save_file(dict(tensors), str(path))
+    except SafetensorError as error:
+        found = re.search(r"os error (\d+)", str(error))
+        if found is None:
+            raise
+        raise OSError(int(found[1]), os.strerror(int(found[1])), str(path)) from error
 
 
 def fingerprint(module: torch.nn.Module) -> str:

@@ -62,7 +62,7 @@ class StepVerification:
 
     def measure(self, form: Training, steps: int) -> StepError:
         from megacompile.torchmodules import fingerprint
-        from megacompile.training.comparison import compare_traces
+        from megacompile.training.comparison import check_finite, compare_traces
         from megacompile.training.recipe import Recipe
         from megacompile.training.tracing import trace_form
 
@@ -73,4 +73,5 @@ class StepVerification:
             self._plain.clear()  # a model's gradients are as large as the model
             plain = form.with_recipe(Recipe(ties=form.recipe.ties))
             self._plain[key] = trace_form(plain, steps, self.data, dropout=dropout)
+            check_finite(self._plain[key])
         return compare_traces(self._plain[key], trace_form(form, steps, self.data))

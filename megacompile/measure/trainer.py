@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,6 +20,7 @@ from megacompile.source import fingerprint, load_original
 from megacompile.spec.load import load_spec_data
 
 if TYPE_CHECKING:
+    from megacompile.training.checkpoints import Checkpoints, Found
     from megacompile.training.step import TrainingStep
 
 WARM_STEPS = 2
@@ -97,6 +99,11 @@ class _Crewed:
         lasting = ("parameters", "gradients", "optimizer")
         by_rank = [sum(a["state_mb"].get(part, 0.0) for part in lasting) for a in answers]
         return {**worst, "state_mb_by_rank": by_rank}
+
+    def curve(self, request: dict[str, Any]) -> dict[str, Any]:
+        answer = self.crew.ask(request)[0]
+        shutil.rmtree(request["folder"], ignore_errors=True)  # each process has cleared its own
+        return answer
 
     def largest(self, request: dict[str, Any]) -> dict[str, Any]:
         """Not searched: each process would have to decide alike."""
@@ -182,13 +189,14 @@ class _Trainer:
 
     def curve(self, request: dict[str, Any]) -> dict[str, Any]:
         """A run of `train.steps` from the start; it goes on from its last checkpoint."""
+        from megacompile.training import distribution
         from megacompile.training.checkpoints import Checkpoints
 
-        run = Checkpoints(Path(request["folder"]), request["key"])
+        run = Checkpoints(distribution.own_folder(Path(request["folder"])), request["key"])
         step = self.form.step(device=self.device)
         losses: list[float] = []
         waited = taken = 0.0
-        found = run.latest()
+        found = _agreed(run)
         if found is not None:
             step.load_state_dict(found.state["step"])
             losses = list(found.state["losses"])
@@ -204,7 +212,8 @@ class _Trainer:
             taken += time.perf_counter() - start
             self.send({"event": "progress", "done": number + 1, "total": self.train.steps,
                        "message": f"loss {losses[-1]:.4g}"})  # fmt: skip
-            if time.monotonic() - kept > KEEP_SECONDS and number + 1 < self.train.steps:
+            late = time.monotonic() - kept > request.get("keep_seconds", KEEP_SECONDS)
+            if distribution.largest(late) and number + 1 < self.train.steps:
                 state = {"step": step.state_dict(), "losses": losses,
                          "waited": waited + self.batches.waited, "taken": taken}  # fmt: skip
                 run.save(number + 1, state)
@@ -230,3 +239,16 @@ class _Trainer:
             import torch
 
             torch.cuda.synchronize()
+
+
+def _agreed(run: Checkpoints) -> Found | None:
+    """The last checkpoint that every process has: one may have been stopped before it wrote."""
+    from megacompile.training import distribution
+
+    found = run.latest()
+    while True:
+        mine = found.number if found else 0
+        least = distribution.smallest(mine)
+        if least == distribution.largest(mine):
+            return found
+        found = run.latest(most=least) if least else None

@@ -42,6 +42,11 @@ def check_workload(document: Document, sections: dict[str, Any]) -> Iterator[Spe
         yield SpecError(what="only a model built in Python can be trained",
                         where=document.where(("model", model.kind), key=True),
                         expected="model: {python: FILE.py:CALLABLE}", got=model.kind)  # fmt: skip
+    if document.data.get("deploy") is not None:
+        yield SpecError(what="`deploy` serves inference engines",
+                        where=document.where(("deploy",), key=True), got="workload 'training'",
+                        remedy="remove it; serve the trained model with a spec of its own",
+                        )  # fmt: skip
     for name in ("baselines", "points"):
         if getattr(sections.get("benchmark"), name, None) is not None:
             yield SpecError(what=f"benchmark.{name} has no meaning in training",

@@ -129,13 +129,29 @@ def collate(samples: list[Any]) -> Batch:
         if not isinstance(sample, Mapping):
             raise DataError(what="a sample of train.batches is no dict", where="train.batches",
                             expected="{name: array}", got=type(sample).__name__)  # fmt: skip
-    return {str(name): torch.stack([_tensor(s[name]) for s in samples]) for name in samples[0]}
+    return {str(name): _stacked(str(name), [s[name] for s in samples]) for name in samples[0]}
 
 
-def _tensor(value: Any) -> torch.Tensor:
+def _stacked(name: str, values: list[Any]) -> torch.Tensor:
+    tensors = [_tensor(value, f"'{name}' of a sample") for value in values]
+    shapes = sorted({tuple(tensor.shape) for tensor in tensors})
+    if len(shapes) > 1:
+        raise DataError(what=f"samples differ in the shape of '{name}'", where="train.batches",
+                        expected="one shape within a batch",
+                        got=" and ".join(str(list(shape)) for shape in shapes[:2]),
+                        remedy="pad them in the Dataset")  # fmt: skip
+    return torch.stack(tensors)
+
+
+def _tensor(value: Any, what: str) -> torch.Tensor:
     if isinstance(value, torch.Tensor):
         return value.detach()
-    return to_torch(np.asarray(value))
+    array = np.asarray(value)
+    if array.dtype.kind not in "biufc":
+        raise DataError(what=f"{what} is no array of numbers", where="train.batches",
+                        expected="numbers of one dtype", got=f"dtype {array.dtype}",
+                        remedy="turn it into numbers in the hook, or leave it out")  # fmt: skip
+    return to_torch(array)
 
 
 def piece_of(piece: Any, label: str) -> Batch:
@@ -148,7 +164,7 @@ def piece_of(piece: Any, label: str) -> Batch:
         raise DataError(what=f"{label} is no dict", where="train.batches",
                         expected="{name: array}, the first axis counting samples",
                         got=type(piece).__name__)  # fmt: skip
-    batch = {str(name): _tensor(value) for name, value in piece.items()}
+    batch = {str(name): _tensor(value, f"'{name}' in {label}") for name, value in piece.items()}
     for name, tensor in batch.items():
         if tensor.ndim == 0:
             raise DataError(what=f"'{name}' in {label} has no axis of samples",
@@ -165,11 +181,11 @@ def piece_of(piece: Any, label: str) -> Batch:
 def _joined(pieces: Iterator[Batch], size: int, label: str) -> Iterator[Batch]:
     """Batches of exactly `size` samples out of pieces of any size."""
     waiting: list[Batch] = []
+    kinds: dict[str, torch.dtype] = {}
     rows = 0
     for piece in pieces:
-        if waiting and set(piece) != set(waiting[0]):
-            raise DataError(what=f"{label} changes its names", where="train.batches",
-                            expected=", ".join(waiting[0]), got=", ".join(piece))  # fmt: skip
+        kinds = kinds or {name: tensor.dtype for name, tensor in piece.items()}
+        _check_alike(piece, kinds, waiting, label)
         waiting.append(piece)
         rows += rows_of(piece)
         while rows >= size:
@@ -180,6 +196,30 @@ def _joined(pieces: Iterator[Batch], size: int, label: str) -> Iterator[Batch]:
             yield {name: tensor[:size].clone() for name, tensor in whole.items()}
             rows -= size
             waiting = [{n: t[size:] for n, t in whole.items()}] if rows else []
+
+
+def _check_alike(
+    piece: Batch, kinds: Mapping[str, torch.dtype], waiting: list[Batch], label: str
+) -> None:
+    """A piece has the names and dtypes of the first one, and joins those that wait for more.
+
+    Sizes beside the samples may differ from batch to batch, but not within one.
+    """
+    if set(piece) != set(kinds):
+        raise DataError(what=f"{label} changes its names", where="train.batches",
+                        expected=", ".join(kinds), got=", ".join(piece))  # fmt: skip
+    for name, tensor in piece.items():
+        if tensor.dtype != kinds[name]:
+            raise DataError(what=f"{label} changes the dtype of '{name}'", where="train.batches",
+                            expected=f"{kinds[name]} as in the first piece",
+                            got=str(tensor.dtype))  # fmt: skip
+        if waiting and tensor.shape[1:] != waiting[0][name].shape[1:]:
+            raise DataError(what=f"{label} changes the shape of '{name}' within a batch",
+                            where="train.batches",
+                            expected=f"samples of shape {list(waiting[0][name].shape[1:])}",
+                            got=str(list(tensor.shape[1:])),
+                            remedy="pad them, or give whole batches of batch_size samples",
+                            )  # fmt: skip
 
 
 def rows_of(batch: Mapping[str, torch.Tensor]) -> int:

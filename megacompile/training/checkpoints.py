@@ -20,6 +20,7 @@ import torch
 
 from megacompile.cache import disk_error, file_sha256
 from megacompile.errors import ModelError
+from megacompile.torchmodules import write_tensors
 
 TENSORS, REST = "tensors.safetensors", "state.json"
 NAME = re.compile(r"^checkpoint-(\d+)$")
@@ -48,15 +49,13 @@ class Checkpoints:
         Raises:
             MegacompileError: the disk is full or the folder can't be written.
         """
-        from safetensors.torch import save_file
-
         tensors: dict[str, torch.Tensor] = {}
         plain = _take_apart(state, tensors)
         target = self.folder / f"checkpoint-{number}"
         temporary = self.folder / f".{target.name}-{os.getpid()}-{uuid.uuid4().hex}"
         try:
             temporary.mkdir(parents=True)
-            save_file(tensors, str(temporary / TENSORS))
+            write_tensors(tensors, temporary / TENSORS)
             record = {"number": number, "key": self.key, "state": plain,
                       "sha256": file_sha256(temporary / TENSORS)}  # fmt: skip
             text = json.dumps(record)
@@ -71,14 +70,15 @@ class Checkpoints:
             shutil.rmtree(self.folder / f"checkpoint-{old}", ignore_errors=True)
         return target
 
-    def latest(self) -> Found | None:
-        """The last whole checkpoint of this run; None if there is none.
+    def latest(self, most: int | None = None) -> Found | None:
+        """The last whole checkpoint of this run, after at most `most` steps; None if there is
+        none.
 
         Raises:
             ModelError: there are checkpoints of this run, and all are damaged.
         """
         damaged: list[str] = []
-        for number in self._numbers():
+        for number in (n for n in self._numbers() if most is None or n <= most):
             folder = self.folder / f"checkpoint-{number}"
             try:
                 state = self._read(folder)

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 import torch
 
 from megacompile.compare import COSINE_OF
+from megacompile.errors import ModelError
 from megacompile.passbase import Effect
 from megacompile.report.model import StepError
 from megacompile.training.batches import Batch
@@ -71,6 +72,24 @@ def _whole(tensor: torch.Tensor) -> torch.Tensor:
     return found
 
 
+def check_finite(plain: Trace) -> None:
+    """The plain step is what all others are held against.
+
+    Raises:
+        ModelError: it diverges: its losses or parameters are not finite.
+    """
+    number = next((n for n, loss in enumerate(plain.losses, 1) if not math.isfinite(loss)), None)
+    broken = [name for name, value in {**plain.one, **plain.many}.items()
+              if not bool(value.isfinite().all())]  # fmt: skip
+    if number is None and not broken:
+        return
+    got = f"loss {plain.losses[number - 1]} at step {number}" if number is not None else (
+        f"parameter '{broken[0]}' is not finite after {_steps(plain.steps)}")  # fmt: skip
+    raise ModelError(what="the plain step diverges", where="train", got=got,
+                     expected=f"finite losses and parameters over {_steps(plain.steps)}",
+                     remedy="lower the learning rate, or set clip_norm")  # fmt: skip
+
+
 def compare_traces(plain: Trace, other: Trace) -> StepError:
     """The differences, the worst by name. A gradient that is missing counts as zero."""
     scale = max((_rms(g) for g in plain.gradients.values()), default=0.0)
@@ -106,6 +125,9 @@ def broken_step(found: StepError, effect: Effect, dtype: str) -> str | None:
     """What breaks the promise of an effect, in words; None if it holds."""
     if not math.isfinite(found.relative_max) or not math.isfinite(found.loss):
         return found.note or "the loss is not finite"
+    for steps, distance in ((1, found.after_one), (found.many, found.after_many)):
+        if distance is not None and not math.isfinite(distance):
+            return f"parameters are not finite after {_steps(steps)}"
     if effect is Effect.LOSSY:
         return None
     if effect is Effect.NUMERIC:
@@ -122,9 +144,13 @@ def broken_step(found: StepError, effect: Effect, dtype: str) -> str | None:
     for steps, distance, allowed in ((1, found.after_one, EXACT_ONE),
                                      (found.many, found.after_many, EXACT_MANY)):  # fmt: skip
         if distance is not None and distance > allowed:
-            return (f"parameters after {steps} step{'s' if steps != 1 else ''} are off by "
-                    f"{distance:.2g} of the way that the plain step took")  # fmt: skip
+            return (f"parameters after {_steps(steps)} are off by {distance:.2g} of the way that "
+                    "the plain step took")  # fmt: skip
     return None
+
+
+def _steps(number: int | None) -> str:
+    return f"{number} step{'s' if number != 1 else ''}"
 
 
 def _broken(plain: Trace, other: Trace, name: str) -> StepError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from megacompile import hooks
 from megacompile.cache import sources_hash
@@ -14,7 +14,6 @@ from megacompile.spec.training import Train
 if TYPE_CHECKING:
     import torch
 
-    from megacompile.forms import Training
     from megacompile.training.recipe import Recipe
     from megacompile.training.step import TrainingStep
 
@@ -33,6 +32,12 @@ class Origin:
     base: Path
     train: Train
     seed: int = 0
+
+
+class Steppable(Protocol):
+    """What a training form is to a pass that tries steps of it."""
+
+    def step(self, recipe: Recipe | None = None, device: str = "cpu") -> TrainingStep: ...
 
 
 @dataclass(frozen=True)
@@ -62,7 +67,7 @@ class TrainingContext:
         found: torch.Tensor = load_loss(self.train, self.origin.base)(outputs, batch)
         return found
 
-    def step(self, model: Training, recipe: Recipe | None = None) -> TrainingStep:
+    def step(self, model: Steppable, recipe: Recipe | None = None) -> TrainingStep:
         """A step on a copy of the model, seeded; by default with the model's own recipe.
 
         `Recipe(ties=model.recipe.ties)` gives the plain step of that model.

@@ -12,6 +12,7 @@ import datetime
 import importlib
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -40,6 +41,7 @@ class Crew:
                  log: Path | None = None) -> None:  # fmt: skip
         self.processes = processes
         self.log = log or Path(tempfile.mkdtemp(prefix="megacompile-crew-"))
+        self._own_log = log is None
         self._asked = 0
         self._store = dist.TCPStore("0.0.0.0", 0, is_master=True, wait_for_workers=False,
                                     timeout=WAIT)  # fmt: skip
@@ -72,6 +74,8 @@ class Crew:
         """End all members."""
         self._store.set(f"ask/{self._asked}", json.dumps({"end": True}))
         self._context.close()
+        if self._own_log:  # after a failure it stays: the error names it
+            shutil.rmtree(self.log, ignore_errors=True)
 
     def __enter__(self) -> Crew:
         return self
@@ -109,6 +113,7 @@ class Crew:
         if found is None or not found.failures:
             return
         rank, failure = next(iter(found.failures.items()))
+        self._own_log = False
         lines = Path(failure.error_file).read_text() if Path(failure.error_file).is_file() else ""
         self._context.close()
         raise WorkerError(what=f"process {rank} of {self.processes} ended with code "

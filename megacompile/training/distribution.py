@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.tensor import DTensor
+from torch.utils import _pytree as pytree
 
 from megacompile.errors import DataError, ModelError
 from megacompile.training.batches import Batch, rows_of
@@ -78,6 +81,72 @@ def synchronised(model: nn.Module, last: bool) -> Iterator[None]:
     if hasattr(model, "set_requires_gradient_sync"):
         anything.set_requires_gradient_sync(last)
     yield
+
+
+def is_sharded(choice: Distribute | None) -> bool:
+    """Whether each process holds a part of every parameter."""
+    return choice is not None and choice.strategy == "fsdp" and running()
+
+
+def own_folder(folder: Path) -> Path:
+    """Where this process keeps what it alone has; the folder itself for a single process."""
+    return folder / f"rank-{dist.get_rank()}" if running() else folder
+
+
+def smallest(value: int) -> int:
+    """The least of a number over all processes."""
+    return _over_all(value, dist.ReduceOp.MIN) if running() else value
+
+
+def largest(value: int) -> int:
+    """The most of a number over all processes."""
+    return _over_all(value, dist.ReduceOp.MAX) if running() else value
+
+
+def _over_all(value: int, how: Any) -> int:
+    device = "cuda" if dist.get_backend() == "nccl" else "cpu"
+    found = torch.tensor(int(value), device=device)
+    dist.all_reduce(found, how)
+    return int(found)
+
+
+def local(state: Any) -> Any:
+    """Nested state with this process's part in place of every sharded tensor."""
+    return pytree.tree_map_only(DTensor, lambda tensor: tensor.to_local(), state)
+
+
+def fill_shards(module: nn.Module, state: Mapping[str, torch.Tensor]) -> None:
+    """Load what `local` gave of a module's state dict: this process's parts, in place.
+
+    Raises:
+        ModelError: the state is of another module, or of another number of processes.
+    """
+    with torch.no_grad():
+        for name, tensor in module.state_dict().items():
+            part = tensor.to_local() if isinstance(tensor, DTensor) else tensor
+            if name not in state or state[name].shape != part.shape:
+                raise ModelError(what=f"the stored state doesn't fit '{name}'",
+                                 expected=f"shape {list(part.shape)}",
+                                 got=str(list(state[name].shape)) if name in state else "nothing",
+                                 )  # fmt: skip
+            part.copy_(state[name])
+
+
+def sharded(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> dict[str, Any]:
+    """An optimizer's state dict out of what `local` gave, sharded as its parameters are."""
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+
+    def like(parameter: Any, value: Any) -> Any:
+        if not isinstance(parameter, DTensor) or not isinstance(value, torch.Tensor):
+            return value
+        if value.shape != parameter.to_local().shape:
+            return value  # a count of steps
+        return DTensor.from_local(value, parameter.device_mesh, parameter.placements,
+                                  shape=parameter.shape, stride=parameter.stride())  # fmt: skip
+
+    return {**state, "state": {
+        number: {name: like(parameters[int(number)], value) for name, value in one.items()}
+        for number, one in state["state"].items()}}  # fmt: skip
 
 
 def mean(value: torch.Tensor) -> torch.Tensor:

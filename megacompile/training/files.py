@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from megacompile import hooks
 from megacompile.cache import python_sources
-from megacompile.errors import ModelError
+from megacompile.errors import ModelError, PassError
 from megacompile.signature import Binding
 from megacompile.spec.training import Train
 from megacompile.training.context import Origin
@@ -22,22 +22,20 @@ from megacompile.training.recipe import Recipe
 if TYPE_CHECKING:
     import torch
 
-    from megacompile.forms import Training
-
 WEIGHTS, RECORD, SOURCE = "weights.safetensors", "training.json", "source"
 
 
-def save_training(form: Training, folder: Path) -> None:
-    """Write a form into an empty folder."""
-    from safetensors.torch import save_file
+def save_training(
+    folder: Path, module: torch.nn.Module, binding: Binding, recipe: Recipe, origin: Origin
+) -> None:
+    """Write a form's parts into an empty folder."""
+    from megacompile.torchmodules import write_tensors
 
-    tensors, aliases = unique_state(form.module)
-    save_file(tensors, str(folder / WEIGHTS))
-    origin = form.origin
+    tensors, aliases = unique_state(module)
+    write_tensors(tensors, folder / WEIGHTS)
     record = {
-        "recipe": form.recipe.model_dump(mode="json"), "aliases": aliases,
-        "binding": {"names": dict(form.binding.names), "positional": sorted(
-            form.binding.positional)},
+        "recipe": recipe.model_dump(mode="json"), "aliases": aliases,
+        "binding": {"names": dict(binding.names), "positional": sorted(binding.positional)},
         "model": origin.model, "base": str(origin.base), "seed": origin.seed,
         "train": origin.train.model_dump(mode="json"),
     }  # fmt: skip
@@ -69,6 +67,37 @@ def load_training(folder: Path) -> tuple[torch.nn.Module, Binding, Recipe, Origi
 
 def read_record(folder: Path) -> dict[str, Any]:
     found: dict[str, Any] = json.loads((folder / RECORD).read_text())
+    return found
+
+
+def check_stored(pass_name: str, before: torch.nn.Module, after: torch.nn.Module) -> None:
+    """What was verified must be what is stored: weights and ties are, a module's class, its hooks
+    and the settings of torch's own modules are not.
+
+    Raises:
+        PassError: a pass changed one of these.
+    """
+    one, other = _arrangement(before), _arrangement(after)
+    changed = next((name for name in {**one, **other} if one.get(name) != other.get(name)), None)
+    if changed is None:
+        return
+    raise PassError(what=f"pass '{pass_name}' changes the module '{changed or 'itself'}'",
+                    expected="a changed recipe: of the module only weights are stored",
+                    got="another class, hook, forward or setting, which the bundle wouldn't have",
+                    remedy="let the pass take Eager, which comes before the training step",
+                    audience="pass author")  # fmt: skip
+
+
+def _arrangement(module: torch.nn.Module) -> dict[str, tuple[Any, ...]]:
+    found: dict[str, tuple[Any, ...]] = {}
+    for name, one in module.named_modules(remove_duplicate=False):
+        values = vars(one)
+        hooks_of = [len(values[key]) for key in sorted(values) if key.endswith("_hooks")]
+        own = type(one).__module__.startswith("torch.nn")
+        settings = {key: value for key, value in sorted(values.items()) if own
+                    and key != "training" and isinstance(value, (bool, int, float, str, tuple))
+                    }  # fmt: skip
+        found[name] = (type(one), "forward" in values, hooks_of, settings)
     return found
 
 

@@ -21,6 +21,7 @@ from megacompile.training.recipe import Recipe
 from megacompile.training.ties import find_ties
 
 SHOWN = 5
+RANDOM = 1e-3  # of a loss: more is no rounding
 
 
 def plain_form(form: Eager, spec: Spec, base: Path) -> Training:
@@ -42,10 +43,12 @@ def try_plain_step(form: Eager, spec: Spec, base: Path) -> str:
     train = spec.train
     assert train is not None
     batch = next(iter(Batches(train, base, spec.seed)))
-    _check_inputs(batch, form, train)
+    _check_inputs(batch, form)
+    _check_again(batch, train, base, spec.seed)
     plain = plain_form(form, spec, base)
     step = plain.step()
-    loss = hooks.call(f"loss '{train.loss}'", lambda: step.gather(batch))
+    label = f"the plain step with loss '{train.loss}'"
+    loss = hooks.call(label, lambda: step.gather(batch))
     if not math.isfinite(loss):
         raise ModelError(what=f"loss '{train.loss}' is {loss} at the first step",
                          where="train.loss", expected="a finite number", got=str(loss),
@@ -53,6 +56,16 @@ def try_plain_step(form: Eager, spec: Spec, base: Path) -> str:
                          remedy="look at the data's values and at logarithms and divisions in "
                          "the loss")  # fmt: skip
     _check_gradients(step.parameters(), spec)
+    again = hooks.call(label, lambda: plain.step().gather(batch))
+    if abs(again - loss) > RANDOM * max(abs(loss), 1e-12):
+        raise ModelError(what="the plain step gives another loss when it is taken again",
+                         where=spec.model.reference,
+                         expected="the same from the same weights, batch and torch seed",
+                         got=f"{loss:.6g}, then {again:.6g}",
+                         cause="the model or the loss draws random numbers outside torch, or "
+                         "remembers its last call",
+                         remedy="draw from torch's generator: what a pass changes can't be told "
+                         "from chance otherwise")  # fmt: skip
     return training_hash(train, base, batch)
 
 
@@ -66,12 +79,40 @@ def training_hash(train: Train, base: Path, batch: Batch) -> str:
     return key_of(digest.hexdigest(), train.model_dump(mode="json"), *hook_hashes(train, base))
 
 
-def _check_inputs(batch: Batch, form: Eager, train: Train) -> None:
+def _check_again(batch: Batch, train: Train, base: Path, seed: int) -> None:
+    """Every process reads the data by itself, and must see the same batches.
+
+    Raises:
+        DataError: another iteration gives another first batch.
+    """
+    again = next(iter(Batches(train, base, seed)))
+    other = next(
+        (
+            name
+            for name, tensor in batch.items()
+            if name not in again or not torch.equal(tensor.nan_to_num(), again[name].nan_to_num())
+        ),
+        None,
+    )
+    if other is not None:
+        raise DataError(what=f"train.batches '{train.batches}' gives other batches when it is "
+                        "started again", where="train.batches",
+                        expected="the same batches in every process and every run",
+                        got=f"another '{other}' in the first batch",
+                        remedy="seed its random numbers; give a function that starts anew, not "
+                        "an iterator that is used up")  # fmt: skip
+
+
+def _check_inputs(batch: Batch, form: Eager) -> None:
     for name, one in form.signature.tensors.items():
         if name not in batch:
             continue  # the step says so, with near names
         tensor = batch[name]
-        if tensor.dtype != torch_dtype(one.dtype) or tensor.ndim != len(one.shape):
+        fits = tensor.ndim == len(one.shape) and all(
+            not isinstance(size, int) or size == found
+            for size, found in zip(one.shape[1:], tensor.shape[1:], strict=True)
+        )
+        if tensor.dtype != torch_dtype(one.dtype) or not fits:
             raise DataError(what=f"entry '{name}' of train.batches is not what inputs.{name} "
                             "says", where="train.batches",
                             expected=f"{one.dtype} of shape {one.shape}",

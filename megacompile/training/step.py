@@ -146,10 +146,11 @@ class TrainingStep:
         return found
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that the next step depends on: module, optimizer, scaler, random state."""
+        """Everything that the next step depends on: module, optimizer, scaler, random state; of
+        what is sharded over several processes, this one's part."""
         return {
-            "module": self.module.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
+            "module": distribution.local(dict(self.module.state_dict())),
+            "optimizer": distribution.local(self.optimizer.state_dict()),
             "scaler": self.scaler.state_dict() if self.scaler else {},
             "skipped": self.skipped,
             "random": torch.get_rng_state(),
@@ -157,9 +158,12 @@ class TrainingStep:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state_dict` gave."""
-        self.module.load_state_dict(state["module"])
-        self.optimizer.load_state_dict(state["optimizer"])
+        """Go on from what `state_dict` gave, in as many processes."""
+        if distribution.is_sharded(self.recipe.distribute):
+            distribution.fill_shards(self.module, state["module"])
+        else:
+            self.module.load_state_dict(state["module"])
+        self.optimizer.load_state_dict(distribution.sharded(self.optimizer, state["optimizer"]))
         if self.scaler and state["scaler"]:
             self.scaler.load_state_dict(state["scaler"])
         self.skipped = int(state["skipped"])

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from megacompile.errors import PassError
 from megacompile.forms import Training
@@ -41,6 +41,12 @@ class Distribute(Pass[Training, Training]):
         "default: the entries of the largest module list"
     )  # fmt: skip
 
+    @model_validator(mode="after")
+    def _blocks_are_sharded(self) -> Self:
+        if self.blocks and self.strategy == "ddp":
+            raise ValueError("`blocks` are what fsdp shards; ddp keeps every parameter whole")
+        return self
+
     def run(self, model: Training, ctx: PassContext) -> Result[Training]:
         training = ctx.needs_training(self.name)
         train = training.train
@@ -49,7 +55,8 @@ class Distribute(Pass[Training, Training]):
         if train.batch_size % (self.processes * train.accumulate):
             raise PassError(what="the batch does not divide by processes and accumulation",
                             expected=f"a multiple of {self.processes} * {train.accumulate}",
-                            got=f"batch_size {train.batch_size}")  # fmt: skip
+                            got=f"batch_size {train.batch_size}",
+                            remedy="choose a batch_size that is one")  # fmt: skip
         batch_norm = [n for n, m in model.module.named_modules()
                       if type(m).__name__.startswith("BatchNorm")]  # fmt: skip
         if batch_norm:
@@ -96,12 +103,22 @@ class Distribute(Pass[Training, Training]):
         named = [name for name, _ in model.module.named_modules() if name]
         if self.blocks:
             chosen = select(self.blocks, named, "blocks")
-            return [name for name in named if name in chosen]
+            blocks = [name for name in named if name in chosen]
+            if tie := _tie_inside(model, blocks):
+                raise PassError(what=f"'{tie}' is shared, so its block can't be sharded by itself",
+                                expected="blocks without shared parameters",
+                                remedy="leave `blocks` out: the whole model is one unit then",
+                                )  # fmt: skip
+            return blocks
         blocks = repeated_blocks(model.module)
-        tied = {name for group in model.recipe.ties for name in group}
-        crossing = any(name.startswith(f"{block}.") for name in tied for block in blocks)
         # A parameter of two blocks can't be sharded with each of them: the whole is one unit.
-        return [] if crossing else blocks
+        return [] if _tie_inside(model, blocks) else blocks
+
+
+def _tie_inside(model: Training, blocks: list[str]) -> str | None:
+    """A shared parameter that lies in one of the blocks."""
+    return next((name for group in model.recipe.ties for name in group
+                 if any(name.startswith(f"{block}.") for block in blocks)), None)  # fmt: skip
 
 
 def _memory(training: TrainingContext, processes: int) -> float:

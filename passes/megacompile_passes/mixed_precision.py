@@ -14,6 +14,8 @@ from megacompile.training.recipe import Scaler
 # Instruction sets that compute in the dtype; without them a CPU converts back and forth.
 NATIVE = {"float16": ("avx512_fp16", "amx_fp16"), "bfloat16": ("avx512_bf16", "amx_bf16")}
 
+SCALING = ("initial_scale", "minimum_scale", "maximum_scale", "growth_interval")
+
 
 class MixedPrecision(Pass[Training, Training]):
     """Matrix products in 16 bit; normalization, softmax and losses in float32.
@@ -39,6 +41,10 @@ class MixedPrecision(Pass[Training, Training]):
 
     @model_validator(mode="after")
     def _scales(self) -> Self:
+        alien = [n for n in SCALING if n in self.model_fields_set and self.dtype != "float16"]
+        if alien:
+            raise ValueError(f"`{alien[0]}` belongs to dtype: float16; {self.dtype} has the range "
+                             "of float32 and needs no gradient scaler")  # fmt: skip
         if not self.minimum_scale <= self.initial_scale <= self.maximum_scale:
             raise ValueError("minimum_scale <= initial_scale <= maximum_scale is needed; got "
                              f"{self.minimum_scale:g}, {self.initial_scale:g}, "

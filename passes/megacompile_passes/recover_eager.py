@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from megacompile.errors import PassError
 from megacompile.forms import Eager
-from megacompile.passbase import Metrics, PassContext, Result, Run, Sites
-from megacompile_passes.recover import Recover
+from megacompile.passbase import Metrics, PassContext, Result, Run, Sites, Traits
+from megacompile_passes.recover import TRAINING, Recover
 
 if TYPE_CHECKING:
     import torch
@@ -26,6 +26,12 @@ class RecoverEager(Recover[Eager, Eager]):
 
     def is_meant(self) -> bool:
         return self.quantize is None
+
+    def refusal(self, traits: Traits) -> str | None:
+        if self.clip_activations is not None and traits.backend == TRAINING:
+            return ("can't keep `clip_activations` here: the user's code builds the module of a "
+                    "training bundle again, without clamps; put them into the model")  # fmt: skip
+        return super().refusal(traits)
 
     def run(self, model: Eager, ctx: PassContext) -> Result[Eager]:
         from megacompile_passes.recovery import Recovery

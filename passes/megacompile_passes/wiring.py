@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -122,7 +123,10 @@ def fingerprint(graph: Wiring) -> str:
     """Equal for isomorphic graphs; almost never equal for others (Weisfeiler and Leman, 1968)."""
     import networkx as nx
 
-    text: str = nx.weisfeiler_lehman_graph_hash(graph, node_attr="label", edge_attr="position")
+    with warnings.catch_warnings():
+        # Hashes changed between two releases of networkx; none outlives this run.
+        warnings.filterwarnings("ignore", message="The hashes produced for", category=UserWarning)
+        text: str = nx.weisfeiler_lehman_graph_hash(graph, node_attr="label", edge_attr="position")
     return text
 
 

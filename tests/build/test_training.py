@@ -198,6 +198,15 @@ class Honest(Base):
         wrapped = tuple(Checkpoint(module=f"blocks.{n}") for n in range(6))
         return self.result(model.with_recipe(model.recipe.edited(checkpoints=wrapped)))
 
+class Detacher(Base):
+    effect: ClassVar[Effect] = Effect.LOSSY
+    name: ClassVar[str] = "detacher"
+    def run(self, model: Training, ctx: PassContext) -> PassResult[Training]:
+        module = copy.deepcopy(model.module)
+        module.head.register_forward_hook(lambda one, args, output: output.detach() + 0 * output)
+        return self.result(Training(module, model.signature, model.binding, model.recipe,
+                                    model.origin))
+
 class Meddler(Base):
     name: ClassVar[str] = "meddler"
     def run(self, model: Training, ctx: PassContext) -> PassResult[Training]:
@@ -240,6 +249,13 @@ def test_a_pass_that_changes_weights_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_a_pass_whose_change_would_not_be_stored_is_named(tmp_path: Path) -> None:
+    found = build(tmp_path, variants(tmp_path, "Detacher")).report.candidates[0]
+    assert found.status == "failed"
+    assert "pass 'detacher' changes the module 'head'" in str(found.reason)
+
+
+@pytest.mark.slow
 def test_a_budget_that_is_not_met_says_by_how_much(tmp_path: Path) -> None:
     result = build(tmp_path, variants(tmp_path, "Honest", budget={"peak_memory": 0.1}))
     assert result.report.verdict == "outside_budget"
@@ -277,6 +293,33 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, str], list[str]]] = {
         {"data.py": "import numpy as np\ndef batches():\n    yield {'image': np.zeros((16, 8, 8)), "
                     "'label': np.zeros(16, np.int64)}\n"},
         ["inputs.image", "float32", "float64"],
+    ),
+    "another size than declared": (
+        {"train": {"batches": "data.py:batches"}},
+        {"data.py": "import numpy as np\ndef batches():\n    yield {'image': np.zeros((16, 9, 8), "
+                    "np.float32), 'label': np.zeros(16, np.int64)}\n"},
+        ["inputs.image", "[16, 9, 8]"],
+    ),
+    "batches without a seed": (
+        {"train": {"batches": "data.py:batches"}},
+        {"data.py": "import numpy as np\ndef batches():\n    yield {'image': "
+                    "np.random.default_rng().random((16, 8, 8), np.float32), "
+                    "'label': np.zeros(16, np.int64)}\n"},
+        ["other batches when it is started again", "another 'image'", "seed"],
+    ),
+    "a loss that draws its own numbers": (
+        {}, {"loss.py": "import random\n" + LOSS + "return random.random() * outputs.mean()"},
+        ["gives another loss when it is taken again"],
+    ),
+    "a forward that raises in training": (
+        {}, {"digits_train.py": "        self.register_forward_pre_hook(\n            "
+                                "lambda m, a: None if 1 / (not m.training) else None)\n"},
+        ["digits_train.py", "the plain step with loss"],
+    ),
+    "a server": ({"deploy": {"triton": {}}}, {}, ["`deploy` serves inference engines"]),
+    "a pass on engines": (
+        {"passes": [{"quantize": {"method": "dynamic"}}]}, {},
+        ["passes[0]", "'quantize' can't run in workload 'training'"],
     ),
     "no such loss": ({"train": {"loss": "digits_train.py:lost"}}, {}, ["lost", "did you mean"]),
 }  # fmt: skip

@@ -45,6 +45,8 @@ def test_ties_across_blocks_make_one_unit(tmp_path: Path) -> None:
     form.module.blocks[1].wide.weight = form.module.blocks[0].wide.weight
     form.recipe = Recipe(ties=(("blocks.0.wide.weight", "blocks.1.wide.weight"),))
     assert run(tmp_path, form, strategy="fsdp").model.recipe.distribute.blocks == ()
+    with pytest.raises(PassError, match=r"'blocks\.0\.wide\.weight' is shared"):
+        run(tmp_path, form, strategy="fsdp", blocks=["blocks.0", "blocks.1"])
 
 
 def test_what_can_not_be_distributed_is_refused(tmp_path: Path) -> None:
@@ -161,3 +163,8 @@ def test_a_members_error_is_the_drivers(tmp_path: Path) -> None:
         crew.ask({})
     assert isinstance(got.value, ModelError)
     assert got.value.where == "here"
+
+
+def test_blocks_without_sharding_are_refused() -> None:
+    with pytest.raises(ValueError, match="`blocks` are what fsdp shards"):
+        Distribute(strategy="ddp", blocks=["blocks.0"])

@@ -58,7 +58,7 @@ def test_twice_is_refused(tmp_path: Path) -> None:
 
 def test_scales_out_of_order_are_refused() -> None:
     with pytest.raises(ValidationError, match="minimum_scale <= initial_scale"):
-        MixedPrecision(initial_scale=1024)
+        MixedPrecision(dtype="float16", initial_scale=1024)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
@@ -69,3 +69,8 @@ def test_gradients_are_within_the_promise(tmp_path: Path, dtype: str) -> None:
     found = compare_traces(plain, trace(result.model.step(), batches_of(form), 2))
     assert COSINE_OF[dtype] <= found.cosine_min < 1
     assert found.relative_max > 0
+
+
+def test_scales_without_float16_are_refused() -> None:
+    with pytest.raises(ValueError, match="`minimum_scale` belongs to dtype: float16"):
+        MixedPrecision(dtype="bfloat16", minimum_scale=1.0)

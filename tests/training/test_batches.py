@@ -146,3 +146,31 @@ def test_split_gives_equal_pieces() -> None:
     pieces = split({"x": torch.arange(6), "y": torch.arange(12).reshape(6, 2)}, 3)
     assert [piece["x"].tolist() for piece in pieces] == [[0, 1], [2, 3], [4, 5]]
     assert pieces[1]["y"].tolist() == [[4, 5], [6, 7]]
+
+
+FAULTS = {
+    "yield {'x': np.zeros((2, 3)), 'y': np.zeros(2)}; yield {'x': np.zeros((2, 4)), 'y': "
+    "np.zeros(2)}": ["changes the shape of 'x' within a batch", "[3]", "[4]"],
+    "yield {'x': np.zeros((4, 3))}; yield {'x': np.zeros((4, 3), np.float32)}": [
+        "changes the dtype of 'x'",
+        "float64",
+        "float32",
+    ],
+    "yield {'x': np.array(['a', 'b', 'c', 'd'])}": ["'x' in piece 0", "no array of numbers"],
+}
+
+
+@pytest.mark.parametrize("body", FAULTS)
+def test_pieces_that_do_not_fit_are_named(tmp_path: Path, body: str) -> None:
+    found = made(tmp_path, f"import numpy as np\ndef batches():\n    {body}\n", batch_size=4)
+    with pytest.raises(DataError) as caught:
+        list(itertools.islice(found, 2))
+    for word in FAULTS[body]:
+        assert word in str(caught.value)
+
+
+def test_sizes_may_change_from_batch_to_batch(tmp_path: Path) -> None:
+    text = "import numpy as np\ndef batches():\n    yield {'x': np.zeros((4, 3))}\n    " \
+           "yield {'x': np.zeros((4, 5))}\n"  # fmt: skip
+    found = made(tmp_path, text, batch_size=4)
+    assert [batch["x"].shape[1] for batch in itertools.islice(found, 3)] == [3, 5, 3]

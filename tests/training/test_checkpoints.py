@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import safetensors.torch
 import torch
+from safetensors import SafetensorError
 
-from megacompile.errors import ModelError
+from megacompile.errors import MegacompileError, ModelError
 from megacompile.training.checkpoints import REST, TENSORS, Checkpoints
 
 STATE = {"module": {"a.weight": torch.arange(6.0).reshape(2, 3)}, "steps": {0: (1, None, 2.5)},
@@ -65,3 +67,20 @@ def test_another_runs_checkpoint_is_not_used(tmp_path: Path) -> None:
     Checkpoints(tmp_path, key="one").save(1, STATE)
     assert Checkpoints(tmp_path, key="two").latest() is None
     assert Checkpoints(tmp_path / "nothing").latest() is None
+
+
+def test_a_full_disk_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Checkpoints(tmp_path)
+    run.save(1, STATE)
+
+    def full(tensors: dict[str, torch.Tensor], path: str) -> None:
+        raise SafetensorError("Error while serializing: I/O error: No space left on device "
+                              "(os error 28)")  # fmt: skip
+
+    monkeypatch.setattr(safetensors.torch, "save_file", full)
+    with pytest.raises(MegacompileError, match="the disk is full"):
+        run.save(2, STATE)
+    found = Checkpoints(tmp_path).latest()
+    assert found is not None
+    assert found.number == 1
+    assert [p.name for p in tmp_path.iterdir()] == ["checkpoint-1"]

@@ -7,8 +7,15 @@ import itertools
 import pytest
 import torch
 
+from megacompile.errors import ModelError
 from megacompile.passbase import Effect
-from megacompile.training.comparison import Trace, broken_step, compare_traces, trace
+from megacompile.training.comparison import (
+    Trace,
+    broken_step,
+    check_finite,
+    compare_traces,
+    trace,
+)
 from megacompile.training.recipe import Checkpoint, Recipe
 from tests.training.test_step import batches_of
 from tests.training.toy import make_form
@@ -94,3 +101,19 @@ def test_rounding_noise_is_left_out_and_said() -> None:
     first = trace(form.step(), batches, 1)
     found = compare_traces(first, first)
     assert "key.bias" in str(found.note)
+
+
+def test_a_step_that_diverges_later_breaks_every_promise(plain: Trace) -> None:
+    name = "blocks.3.narrow.weight"
+    many = {**plain.many, name: plain.many[name] * float("nan")}
+    later = Trace(plain.losses, plain.gradients, plain.start, plain.one, many)
+    found = compare_traces(plain, later)
+    for effect in Effect:
+        assert "not finite after 3 steps" in str(broken_step(found, effect, "bfloat16"))
+
+
+def test_a_plain_step_that_diverges_is_no_measure(plain: Trace) -> None:
+    check_finite(plain)
+    with pytest.raises(ModelError, match="diverges") as caught:
+        check_finite(Trace([1.0, float("nan")], plain.gradients, plain.start, plain.one))
+    assert "at step 2" in str(caught.value)

@@ -1,0 +1,77 @@
+"""Where a model can get to: states of forms and facts, and the passes and conversions between
+them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import networkx as nx
+
+from megacompile import registry
+from megacompile.items import PassItem
+from megacompile.passbase import Fact, Pass, Traits, consumes, produces
+
+
+@dataclass(frozen=True)
+class PlannedStep:
+    """One pass with all options settled, and the form after it."""
+
+    pass_: Pass[Any, Any]
+    form: str
+    inserted: bool
+    where: str | None = None
+
+
+@dataclass(frozen=True)
+class State:
+    layer: int
+    form: str
+    facts: frozenset[Fact]
+
+
+def reachable(start: State, passes: list[PassItem], traits: Traits) -> nx.DiGraph[State]:
+    graph: nx.DiGraph[State] = nx.DiGraph()
+    graph.add_node(start)
+    waiting = [start]
+    while waiting:
+        state = waiting.pop()
+        for step, after, weight in _edges(state, passes, traits):
+            if after not in graph:
+                waiting.append(after)
+            if not graph.has_edge(state, after):
+                graph.add_edge(state, after, step=step, weight=weight)
+    return graph
+
+
+def _edges(
+    state: State, passes: list[PassItem], traits: Traits
+) -> Iterator[tuple[PlannedStep, State, float]]:
+    if state.layer < len(passes):
+        item = passes[state.layer]
+        for instance in item.instances:
+            resolved = instance.resolve(traits)
+            if why_not(resolved, state, traits) is None:
+                step = PlannedStep(resolved, produces(type(resolved)), False, item.where)
+                yield step, _after(state, resolved, state.layer + 1), 1.0
+    for cls in registry.conversions():
+        resolved = cls().resolve(traits)
+        if why_not(resolved, state, traits) is None:
+            step = PlannedStep(resolved, produces(cls), True)
+            # Early conversions are preferred: passes then work on the form that is lowered.
+            yield step, _after(state, resolved, state.layer), 1.0 + 0.01 * state.layer
+
+
+def _after(state: State, pass_: Pass[Any, Any], layer: int) -> State:
+    facts = (state.facts - pass_.invalidates) | pass_.provided()
+    return State(layer, produces(type(pass_)), facts)
+
+
+def why_not(pass_: Pass[Any, Any], state: State, traits: Traits) -> str | None:
+    if consumes(type(pass_)) != state.form:
+        return f"works on {consumes(type(pass_))}, not on {state.form}"
+    lacking = pass_.requires - state.facts
+    if lacking:
+        return "needs a model that is " + ", ".join(sorted(f.value for f in lacking))
+    return pass_.refusal(traits)
