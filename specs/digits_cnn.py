@@ -36,17 +36,18 @@ class Split(NamedTuple):
 class DigitsNet(nn.Module):
     """Three convolutions with batch normalisation, then a linear head."""
 
-    def __init__(self) -> None:
+    def __init__(self, channels: tuple[int, int, int] = (16, 32, 32)) -> None:
         super().__init__()
+        first, second, third = channels
         self.features = nn.Sequential(
-            _block(1, 16),
-            _block(16, 32),
+            _block(1, first),
+            _block(first, second),
             nn.MaxPool2d(2),
-            _block(32, 32),
+            _block(second, third),
             nn.AdaptiveAvgPool2d(1),
             nn.Flatten(),
         )
-        self.head = nn.Linear(32, 10)
+        self.head = nn.Linear(third, 10)
 
     def forward(self, image: Tensor) -> Tensor:
         """uint8 [batch, 1, 8, 8] with values 0 to 16 -> logits [batch, 10]."""
@@ -57,12 +58,17 @@ class DigitsNet(nn.Module):
 
 def build() -> nn.Module:
     """The trained network, in evaluation mode."""
+    return trained(DigitsNet, EPOCHS)
+
+
+def trained(make: Callable[[], nn.Module], epochs: int) -> nn.Module:
+    """A network made and trained from a fixed seed, in evaluation mode."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # sums are in one order whatever the machine
     try:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
-            return _train(DigitsNet(), training_split()).eval()
+            return _train(make(), training_split(), epochs).eval()
     finally:
         torch.set_num_threads(threads)
 
@@ -113,10 +119,10 @@ def _block(inputs: int, outputs: int) -> nn.Module:
     )
 
 
-def _train(model: nn.Module, data: Split) -> nn.Module:
+def _train(model: nn.Module, data: Split, epochs: int) -> nn.Module:
     images, labels = torch.from_numpy(data.images), torch.from_numpy(data.labels)
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
-    for _ in range(EPOCHS):
+    for _ in range(epochs):
         for chosen in torch.randperm(len(images)).split(BATCH):
             optimizer.zero_grad()
             F.cross_entropy(model(images[chosen]), labels[chosen]).backward()

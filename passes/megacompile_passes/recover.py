@@ -184,6 +184,9 @@ class Recover(Pass[In, Out]):
     patience: int | None = Field(
         None, ge=1, description="stop after so many looks without a better value"
     )
+    checkpoint_seconds: float = Field(
+        30.0, ge=0, description="between two checkpoints that an interrupted run goes on from"
+    )
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

@@ -27,7 +27,6 @@ from megacompile.training.step import optimizer_of
 from megacompile_passes.recover import Masking, Recover
 from megacompile_passes.teaching import Lesson, Student
 
-KEEP_SECONDS = 20.0  # between two checkpoints
 HELD_OUT_MOST = 256  # samples: more would take longer than it tells
 LOOKS = 10
 
@@ -115,7 +114,8 @@ class Recovery:
                 self._look()
             self.state.seconds += time.monotonic() - start
             self.ctx.advance(self.state.step, self.steps, self._note(loss))
-            if checkpoints is not None and not last and time.monotonic() - kept > KEEP_SECONDS:
+            late = time.monotonic() - kept > self.options.checkpoint_seconds
+            if checkpoints is not None and not last and late:
                 checkpoints.save(self.state.step, self._kept())
                 kept = time.monotonic()
 

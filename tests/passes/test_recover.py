@@ -218,12 +218,11 @@ def test_the_best_weights_by_the_metric_are_kept_and_patience_ends_the_run(
 
 
 def test_an_interrupted_run_goes_on_and_ends_as_if_it_had_not_been(
-    world: tuple[Eager, PassContext], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    world: tuple[Eager, PassContext], tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(runs, "KEEP_SECONDS", -1.0)
     original, context = world
     options = RecoverEager(**recover(
-        distill={}, steps=30, sampling="loss-weighted",
+        distill={}, steps=30, sampling="loss-weighted", checkpoint_seconds=0,
         masking={"input": "x", "share": 0.2}, accumulate=2,
     ))  # fmt: skip
     whole = options.run(spoiled(original), context).model.run(probe(original))
