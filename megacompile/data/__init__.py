@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Protocol
 
 import numpy as np
 
 from megacompile.errors import DataError, did_you_mean
 from megacompile.tensors import Array
 
-Kind = Literal["npz", "lmdb", "arrays"]
+
+class Samples(Protocol):
+    """What a map-style dataset has."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int) -> dict[str, Array]: ...
 
 
 class Arrays:
@@ -26,17 +33,19 @@ class Arrays:
         return {name: np.asarray(array[index]) for name, array in self.arrays.items()}
 
 
-def open_dataset(kind: str, path: Path, preload: bool) -> Arrays:
-    """Open an .npz file (`npz`) or a folder of .npy files, memory-mapped (`arrays`).
+def open_dataset(kind: str, path: Path, preload: bool) -> Samples:
+    """Open an .npz file (`npz`), a folder of .npy files, memory-mapped (`arrays`), or an LMDB
+    database (`lmdb`).
 
-    `preload` reads everything into memory at once.
+    `preload` reads .npy files into memory at once.
 
     Raises:
         DataError: nothing is there, it can't be read, or the arrays differ in length.
     """
     if kind == "lmdb":
-        raise DataError(what="LMDB data can't be read yet", where="train.batches",
-                        expected="npz:FILE, arrays:FOLDER, or FILE.py:NAME")  # fmt: skip
+        from megacompile.data.lmdbstore import LmdbSamples
+
+        return LmdbSamples(path)
     if not path.exists():
         near = did_you_mean(path.name, [p.name for p in path.parent.glob("*")])
         raise DataError(what=f"no such {'file' if kind == 'npz' else 'folder'} '{path}'",
@@ -55,6 +64,21 @@ def open_dataset(kind: str, path: Path, preload: bool) -> Arrays:
                         where="train.batches", expected="one entry per sample in each",
                         got=shown)  # fmt: skip
     return Arrays(arrays)
+
+
+def stamp(kind: str, path: Path) -> list[Any]:
+    """What tells stored data from other data without reading it: an LMDB database's hash of its
+    content, otherwise the files' names, sizes and times. Empty if nothing is there."""
+    if kind == "lmdb":
+        from megacompile.data.lmdbstore import LmdbSamples
+
+        try:
+            return [LmdbSamples(path).header.content]
+        except DataError:
+            return []  # whoever opens it says what is wrong
+    files: Sequence[Path] = sorted(path.glob("*.npy")) if path.is_dir() else [path]
+    found = [(one.name, one.stat()) for one in files if one.exists()]
+    return [[name, state.st_size, state.st_mtime_ns] for name, state in found]
 
 
 def _npz(path: Path) -> dict[str, Array]:
