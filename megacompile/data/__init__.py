@@ -33,7 +33,9 @@ class Arrays:
         return {name: np.asarray(array[index]) for name, array in self.arrays.items()}
 
 
-def open_dataset(kind: str, path: Path, preload: bool) -> Samples:
+def open_dataset(
+    kind: str, path: Path, preload: bool, where: str = "train.batches"
+) -> Samples:  # fmt: skip
     """Open an .npz file (`npz`), a folder of .npy files, memory-mapped (`arrays`), or an LMDB
     database (`lmdb`).
 
@@ -49,11 +51,11 @@ def open_dataset(kind: str, path: Path, preload: bool) -> Samples:
     if not path.exists():
         near = did_you_mean(path.name, [p.name for p in path.parent.glob("*")])
         raise DataError(what=f"no such {'file' if kind == 'npz' else 'folder'} '{path}'",
-                        where="train.batches", remedy=near)  # fmt: skip
+                        where=where, remedy=near)  # fmt: skip
     try:
         arrays = _npz(path) if kind == "npz" else _folder(path, preload)
     except (OSError, ValueError) as error:
-        raise DataError(what=f"'{path}' can't be read", where="train.batches",
+        raise DataError(what=f"'{path}' can't be read", where=where,
                         cause=f"{type(error).__name__}: {error}",
                         expected="numeric arrays as numpy.save and numpy.savez write them",
                         ) from error  # fmt: skip
@@ -61,7 +63,7 @@ def open_dataset(kind: str, path: Path, preload: bool) -> Samples:
     if not arrays or len(set(lengths.values())) != 1 or 0 in lengths.values():
         shown = ", ".join(f"{name} {length}" for name, length in lengths.items()) or "no array"
         raise DataError(what=f"'{path}' holds arrays of different lengths, or empty ones",
-                        where="train.batches", expected="one entry per sample in each",
+                        where=where, expected="one entry per sample in each",
                         got=shown)  # fmt: skip
     return Arrays(arrays)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import os
@@ -44,7 +45,7 @@ def write_lmdb(
             no sample, or the disk is full. Nothing is left behind.
     """
     lmdb = import_lmdb()
-    _check_place(out, overwrite)
+    check_place(out, overwrite)
     with _partial(out) as folder:
         try:
             header = _fill(lmdb, samples, folder, told, map_bytes)
@@ -55,7 +56,9 @@ def write_lmdb(
                 os.rename(folder, out)
         except (lmdb.Error, OSError) as error:
             free = shutil.disk_usage(out.parent).free
-            full = isinstance(error, lmdb.DiskError) or getattr(error, "errno", None) == 28
+            # A write that is cut short by a full disk is an input/output error to LMDB.
+            full = (isinstance(error, lmdb.DiskError) or free < COMMIT_BYTES
+                    or getattr(error, "errno", None) == errno.ENOSPC)  # fmt: skip
             raise DataError(what=f"'{out}' can't be written" + (": the disk is full" if full else
                             ""), where=str(out.parent), cause=f"{type(error).__name__}: {error}",
                             got=f"{free / 1e6:,.0f} MB free",
@@ -64,7 +67,12 @@ def write_lmdb(
     return header
 
 
-def _check_place(out: Path, overwrite: bool) -> None:
+def check_place(out: Path, overwrite: bool) -> None:
+    """Whether a database may be written here.
+
+    Raises:
+        DataError: something is there that is not to be replaced.
+    """
     if not out.exists() and not out.is_symlink():
         return
     if not overwrite:

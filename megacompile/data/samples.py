@@ -27,13 +27,13 @@ def open_source(reference: str, base: Path, label: str, preload: bool = False) -
     if kind in STORED:
         from megacompile.data import open_dataset
 
-        return open_dataset(kind, base / place, preload=preload)
+        return open_dataset(kind, base / place, preload, label)
     hook = hooks.load(reference, base)
     # A Dataset or a DataLoader may be callable by accident; it is data all the same.
     is_data = is_numbered(hook) or isinstance(hook, Iterable) and not isinstance(hook, type)
     found = hook if is_data or not callable(hook) else hooks.call(label, hook, leaf=DataError)
     if not isinstance(found, Iterable) and not hasattr(found, "__getitem__"):
-        raise DataError(what=f"{label} gives no batches", where="train.batches",
+        raise DataError(what=f"{label} gives no batches",
                         expected="an iterable of dicts, or a Dataset",
                         got=type(found).__name__)  # fmt: skip
     return found
@@ -95,13 +95,13 @@ def check_rows(piece: Mapping[str, Any], label: str) -> int:
     for name, array in piece.items():
         if array.ndim == 0:
             raise DataError(what=f"'{name}' in {label} has no axis of samples",
-                            where="train.batches", expected="a first axis that counts samples",
+                            expected="a first axis that counts samples",
                             got="a single number")  # fmt: skip
     sizes = {name: int(array.shape[0]) for name, array in piece.items()}
     if len(set(sizes.values())) != 1 or 0 in sizes.values():
         shown = ", ".join(f"{name} {size}" for name, size in sizes.items())
         raise DataError(what=f"{label} has entries of different numbers of samples, or none",
-                        where="train.batches", got=shown)  # fmt: skip
+                        got=shown)  # fmt: skip
     return next(iter(sizes.values()))
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from megacompile.data.lmdbstore import Header, import_lmdb
-from megacompile.data.lmdbwriter import write_lmdb
+from megacompile.data.lmdbwriter import check_place, write_lmdb
 from megacompile.data.samples import is_numbered, open_source, single_samples
 
 SECONDS = 2.0  # between two lines about a stream, whose end is unknown
@@ -29,6 +29,7 @@ def write_source(
         SpecError: no such hook.
     """
     import_lmdb()
+    check_place(out, overwrite)  # before the source is imported, which takes long
     label = f"'{reference}'"
     listen("say", message=f"writing {reference} to {out}")
     source = open_source(reference, base, label)

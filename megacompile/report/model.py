@@ -189,7 +189,9 @@ class StepFigures(Record):
     beside parameters, gradients, optimizer state and the piece. `peak_memory_mb`: the most
     during a whole step, all of those included. `state_mb` names the lasting parts;
     `saved_mb` is what the blocks keep for the backward pass. `timeline` has milliseconds and
-    MB over one step. `waiting` is the share of the run's time spent waiting for data.
+    MB over one step. `waiting` is the share of a step's time that it waits for its batch, and
+    `waiting_ms` how long, on average over the measured run without its first step, whose batch
+    took `data_start_ms`: the data is opened and workers are started.
     """
 
     step_ms: Latency
@@ -201,6 +203,8 @@ class StepFigures(Record):
     samples_per_second: float
     tokens_per_second: float | None = None
     waiting: float | None = None
+    waiting_ms: float | None = None
+    data_start_ms: float | None = None
     skipped: int = 0
     timeline: list[tuple[float, float]] = Field(default_factory=list)
     operators: list[Operator] = Field(default_factory=list)
@@ -246,9 +250,14 @@ class DistributeRecord(Record):
     state_mb_of_one: float | None = None
 
 
+WAITING = 0.1
+"""The share of a step's time from which waiting for its batch is worth a remedy."""
+
+
 class TrainingRecord(Record):
     """A candidate's step beside the plain one. `step_time_ratio` is optimised over plain time,
-    `memory_ratio` optimised over plain `peak_memory_mb`."""
+    `memory_ratio` optimised over plain `peak_memory_mb`. `waiting_remedy` is there if the optimised
+    step waits for its batch for more than WAITING of its time."""
 
     plain: StepFigures
     optimised: StepFigures
@@ -261,6 +270,7 @@ class TrainingRecord(Record):
     compile: CompileRecord | None = None
     distribute: DistributeRecord | None = None
     recipe: dict[str, Any] = Field(default_factory=dict)
+    waiting_remedy: str | None = None
     notes: list[str] = Field(default_factory=list)
 
 
