@@ -66,12 +66,14 @@ def endless_batches(
             if isinstance(found, Failed):
                 raise from_dict(found.error)
             yield found
-    except RuntimeError as error:
-        if "DataLoader worker" not in str(error):
+    except (RuntimeError, OSError, EOFError) as error:
+        # A batch of a worker that is gone can't be taken over: its end of the line is closed.
+        lost = isinstance(error, (ConnectionError, FileNotFoundError, EOFError))
+        if not lost and "DataLoader worker" not in str(error):
             raise
         raise DataError(
             what=f"a worker process of {label} died", where="train.workers",
-            cause=str(error).strip().splitlines()[0],
+            cause=str(error).strip().splitlines()[0] if str(error).strip() else None,
             remedy="look at its memory (/dev/shm included) and native code, or set workers: 0 to "
             "see the error",
         ) from error  # fmt: skip

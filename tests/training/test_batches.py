@@ -102,7 +102,7 @@ def test_an_error_in_a_sample_names_its_line(tmp_path: Path, workers: int) -> No
     found = made(tmp_path, DATASET.format(body=body), batch_size=5, workers=workers)
     with pytest.raises(DataError) as caught:
         list(itertools.islice(found, 2))
-    assert "data.py:11: train.batches 'data.py:batches' raises" in str(caught.value)
+    assert "data.py:10: train.batches 'data.py:batches' raises" in str(caught.value)
     assert "LookupError: no sample 7" in str(caught.value)
 
 
