@@ -97,7 +97,9 @@ def parser() -> argparse.ArgumentParser:
     one.add_argument("--new-config", action="store_true", help="replace batching, instances, "
                      "warm-up and version policy of a model that is there",
                      )  # fmt: skip
-    one = command("write-lmdb", "write training data into an LMDB database, for `batches: lmdb:OUT`")
+    one = command(
+        "write-lmdb", "write training data into an LMDB database, for `batches: lmdb:OUT`"
+    )
     one.add_argument("source", help="FILE.py:NAME or package.module:NAME that is or gives a "
                      "Dataset or batches; npz:FILE; arrays:FOLDER",
                      )  # fmt: skip

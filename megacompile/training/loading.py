@@ -12,6 +12,7 @@ import itertools
 import random
 import signal
 import threading
+import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -57,6 +58,7 @@ def endless_batches(
         collate_fn=_as_it_is, pin_memory=pin,
         generator=torch.Generator().manual_seed(seed),  # or it draws from the step's generator
     )  # fmt: skip
+    iterator: Any = None
     try:
         with _dying_workers_raise():
             iterator = iter(loader)
@@ -71,12 +73,15 @@ def endless_batches(
         lost = isinstance(error, (ConnectionError, FileNotFoundError, EOFError))
         if not lost and "DataLoader worker" not in str(error):
             raise
+        traceback.clear_frames(error.__traceback__)  # or the error keeps the other workers alive
         raise DataError(
             what=f"a worker process of {label} died", where="train.workers",
             cause=str(error).strip().splitlines()[0] if str(error).strip() else None,
             remedy="look at its memory (/dev/shm included) and native code, or set workers: 0 to "
             "see the error",
         ) from error  # fmt: skip
+    finally:
+        del iterator, loader  # workers end now, not when an error that knows this frame is gone
 
 
 def collate(samples: Sequence[Any], label: str) -> Batch:

@@ -83,8 +83,8 @@ def test_a_worker_that_dies_is_named(tmp_path: Path, body: str) -> None:
 
 
 def test_a_worker_that_dies_during_a_step_does_not_hit_the_step(tmp_path: Path) -> None:
-    """It fetches ahead, so it dies while the step computes: the next wait must say so."""
-    body = "self.calls = getattr(self, 'calls', 0) + 1; self.calls == 4 and os._exit(3)"
+    """It fetches two ahead, so it dies while the step computes: the next wait must say so."""
+    body = "self.calls = getattr(self, 'calls', 0) + 1; self.calls == 5 and os._exit(3)"
     stream = iter(made(tmp_path, DATASET.format(body=body), batch_size=1, workers=1))
     taken = [next(stream)["y"].item() for _ in range(3)]
     assert len(set(taken)) == 3
