@@ -97,6 +97,18 @@ def parser() -> argparse.ArgumentParser:
     one.add_argument("--new-config", action="store_true", help="replace batching, instances, "
                      "warm-up and version policy of a model that is there",
                      )  # fmt: skip
+    one = command(
+        "write-lmdb", "write training data into an LMDB database, for `batches: lmdb:OUT`"
+    )
+    one.add_argument("source", help="FILE.py:NAME or package.module:NAME that is or gives a "
+                     "Dataset or batches; npz:FILE; arrays:FOLDER",
+                     )  # fmt: skip
+    one.add_argument("out", help="the folder to make")
+    one.add_argument("--names", nargs="+", default=[], metavar="NAME", help="names of the members "
+                     "of samples that are tuples, or the entries to take of those that are dicts",
+                     )  # fmt: skip
+    one.add_argument("--limit", type=_count, metavar="N", help="write the first N samples")
+    one.add_argument("--overwrite", action="store_true", help="replace a database that is there")
     one = command("report", "write a report's HTML and Markdown again from its JSON")
     one.add_argument("report", help="report.json or its folder")
     one.add_argument("--output", "-o", help="another folder")
@@ -109,6 +121,12 @@ def parser() -> argparse.ArgumentParser:
     one.add_argument("--prune", type=_bytes, metavar="SIZE", help="keep at most SIZE, e.g. 5GB")
     one.add_argument("--clear", action="store_true")
     return top
+
+
+def _count(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"'{text}' is no number of samples; write e.g. 1000")
+    return int(text)
 
 
 def _bytes(text: str) -> int:

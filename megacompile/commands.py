@@ -325,3 +325,22 @@ def init(arguments: Namespace) -> int:
         out(line)
     out(f"next: {'fill in the lines above, then ' if waiting else ''}megacompile plan {path}")
     return 0
+
+
+def write_lmdb(arguments: Namespace) -> int:
+    from megacompile.data.lmdbstore import FILE
+    from megacompile.data.writing import write_source
+    from megacompile.progress import Progress
+
+    out_path = Path(arguments.out)
+    progress = Progress("auto")
+    with progress.running():
+        header = write_source(arguments.source, Path(), out_path, progress, arguments.names,
+                              arguments.limit, arguments.overwrite)  # fmt: skip
+    size = (out_path / FILE).stat().st_size
+    out(f"written: {out_path}: {header.samples:,} samples, {size / 1e6:.1f} MB")
+    for entry in header.entries:
+        shape = "shapes differ" if entry.shape is None else list(entry.shape)
+        out(f"    {entry.name}: {entry.dtype} {shape}")
+    out(f"use it with `batches: lmdb:{out_path}`")
+    return 0

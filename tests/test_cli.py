@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
+import numpy as np
 import pytest
 import yaml
 
@@ -26,7 +27,7 @@ try:
     main(sys.argv[1:])
 except SystemExit as ended:
     # onnx alone is light, and the classes of ONNX passes import it.
-    heavy = {"torch", "onnxruntime", "openvino", "nncf", "torchao"} & set(sys.modules)
+    heavy = {"torch", "lmdb", "onnxruntime", "openvino", "nncf", "torchao"} & set(sys.modules)
     print("HEAVY", sorted(heavy), "CODE", ended.code, file=sys.stderr)
 """
 
@@ -45,6 +46,7 @@ def light(*arguments: str) -> str:
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["build", "--help"], ["schema"],
+                                       ["write-lmdb", "--help"],
                                        ["passes"], ["passes", "--json"], ["backends"],
                                        ["backends", "--json"], ["cache"]])  # fmt: skip
 def test_light_commands(arguments: list[str]) -> None:
@@ -130,7 +132,8 @@ def test_plan_goes_on_after_a_wrong_spec(
 
 @pytest.mark.parametrize("arguments", [
     ["run", "nowhere", "--input", "a.npz"], ["bench", "nowhere"], ["report", "nowhere"],
-    ["diff", "nowhere", "there"], ["init", "nowhere"], ["plan", "nowhere.yaml"],
+    ["diff", "nowhere", "there"], ["write-lmdb", "npz:nowhere", "there"], ["init", "nowhere"],
+    ["plan", "nowhere.yaml"],
 ])  # fmt: skip
 def test_missing_files_are_errors_of_the_user(
     arguments: list[str], capsys: pytest.CaptureFixture[str]
@@ -163,3 +166,22 @@ def test_sizes_to_keep(capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = ended(["cache", "--prune", "much"], capsys)
     assert code == 2
     assert "is no size" in err
+
+
+def test_a_database_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("lmdb")
+    np.savez(tmp_path / "data.npz", x=np.zeros((5, 2), np.float32), y=np.arange(5))
+    command = ["write-lmdb", f"npz:{tmp_path}/data.npz", f"{tmp_path}/out", "--limit", "4"]
+    code, out, err = ended(command, capsys)
+    assert code == 0
+    assert "4 samples" in out
+    assert "x: float32 [2]" in out
+    assert f"batches: lmdb:{tmp_path}/out" in out
+    assert "4 of 4" in err
+    code, _, err = ended(command, capsys)
+    assert code == 2
+    assert "--overwrite" in err
+    assert ended([*command, "--overwrite", "--names", "y"], capsys)[0] == 0
+    code, _, err = ended([*command[:-1], "0"], capsys)
+    assert code == 2
+    assert "is no number of samples" in err

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Protocol
 
 import numpy as np
 
 from megacompile.errors import DataError, did_you_mean
 from megacompile.tensors import Array
 
-Kind = Literal["npz", "lmdb", "arrays"]
+
+class Samples(Protocol):
+    """What a map-style dataset has."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int) -> dict[str, Array]: ...
 
 
 class Arrays:
@@ -26,25 +33,29 @@ class Arrays:
         return {name: np.asarray(array[index]) for name, array in self.arrays.items()}
 
 
-def open_dataset(kind: str, path: Path, preload: bool) -> Arrays:
-    """Open an .npz file (`npz`) or a folder of .npy files, memory-mapped (`arrays`).
+def open_dataset(
+    kind: str, path: Path, preload: bool, where: str = "train.batches"
+) -> Samples:  # fmt: skip
+    """Open an .npz file (`npz`), a folder of .npy files, memory-mapped (`arrays`), or an LMDB
+    database (`lmdb`).
 
-    `preload` reads everything into memory at once.
+    `preload` reads .npy files into memory at once.
 
     Raises:
         DataError: nothing is there, it can't be read, or the arrays differ in length.
     """
     if kind == "lmdb":
-        raise DataError(what="LMDB data can't be read yet", where="train.batches",
-                        expected="npz:FILE, arrays:FOLDER, or FILE.py:NAME")  # fmt: skip
+        from megacompile.data.lmdbstore import LmdbSamples
+
+        return LmdbSamples(path)
     if not path.exists():
         near = did_you_mean(path.name, [p.name for p in path.parent.glob("*")])
         raise DataError(what=f"no such {'file' if kind == 'npz' else 'folder'} '{path}'",
-                        where="train.batches", remedy=near)  # fmt: skip
+                        where=where, remedy=near)  # fmt: skip
     try:
         arrays = _npz(path) if kind == "npz" else _folder(path, preload)
     except (OSError, ValueError) as error:
-        raise DataError(what=f"'{path}' can't be read", where="train.batches",
+        raise DataError(what=f"'{path}' can't be read", where=where,
                         cause=f"{type(error).__name__}: {error}",
                         expected="numeric arrays as numpy.save and numpy.savez write them",
                         ) from error  # fmt: skip
@@ -52,9 +63,24 @@ def open_dataset(kind: str, path: Path, preload: bool) -> Arrays:
     if not arrays or len(set(lengths.values())) != 1 or 0 in lengths.values():
         shown = ", ".join(f"{name} {length}" for name, length in lengths.items()) or "no array"
         raise DataError(what=f"'{path}' holds arrays of different lengths, or empty ones",
-                        where="train.batches", expected="one entry per sample in each",
+                        where=where, expected="one entry per sample in each",
                         got=shown)  # fmt: skip
     return Arrays(arrays)
+
+
+def stamp(kind: str, path: Path) -> list[Any]:
+    """What tells stored data from other data without reading it: an LMDB database's hash of its
+    content, otherwise the files' names, sizes and times. Empty if nothing is there."""
+    if kind == "lmdb":
+        from megacompile.data.lmdbstore import LmdbSamples
+
+        try:
+            return [LmdbSamples(path).header.content]
+        except DataError:
+            return []  # whoever opens it says what is wrong
+    files: Sequence[Path] = sorted(path.glob("*.npy")) if path.is_dir() else [path]
+    found = [(one.name, one.stat()) for one in files if one.exists()]
+    return [[name, state.st_size, state.st_mtime_ns] for name, state in found]
 
 
 def _npz(path: Path) -> dict[str, Array]:

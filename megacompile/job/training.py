@@ -16,6 +16,7 @@ from megacompile.measure.session import AGAIN, Contestant, Measured, Session
 from megacompile.measure.statistics import aa_check, percentiles
 from megacompile.original import Original
 from megacompile.report.model import (
+    WAITING,
     Baseline,
     Candidate,
     CheckpointRecord,
@@ -181,6 +182,7 @@ def _fill(
         compile=CompileRecord(**compiled) if compiled else None,
         distribute=_distribute(recipe, mine.figures, before),
         recipe=recipe.model_dump(mode="json", exclude_defaults=True, exclude={"costs"}),
+        waiting_remedy=mine.curve.get("remedy") if (after.waiting or 0.0) > WAITING else None,
         notes=[mine.curve["note"]] if mine.curve.get("note") else [],
     )  # fmt: skip
     candidate.training = record
@@ -213,7 +215,8 @@ def _step_of(job: Job, one: Trained) -> StepFigures:
         peak_memory_mb=known.get("peak_memory_mb", 0.0), resident_mb=memory,
         state_mb=known.get("state_mb", {}), saved_mb=known.get("saved_mb", {}),
         samples_per_second=per_second, tokens_per_second=tokens,
-        waiting=one.curve.get("waiting"), skipped=one.curve.get("skipped", 0),
+        waiting=one.curve.get("waiting"), waiting_ms=one.curve.get("waiting_ms"),
+        data_start_ms=one.curve.get("data_start_ms"), skipped=one.curve.get("skipped", 0),
         timeline=known.get("timeline", []), losses=one.curve.get("losses", []),
         operators=[Operator(**row) for row in known.get("operators", [])],
     )  # fmt: skip

@@ -6,6 +6,7 @@ import itertools
 import shutil
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,11 +21,45 @@ from megacompile.source import fingerprint, load_original
 from megacompile.spec.load import load_spec_data
 
 if TYPE_CHECKING:
+    from megacompile.training.batches import Batches
     from megacompile.training.checkpoints import Checkpoints, Found
     from megacompile.training.step import TrainingStep
 
 WARM_STEPS = 2
 KEEP_SECONDS = 20.0  # between two checkpoints of a run
+
+
+@dataclass
+class Waits:
+    """Seconds that the steps of a run took and waited for their batches.
+
+    The first step after a start is left out: its wait is the opening of the data and the start of
+    the workers (`started`), and its time is a compiler's.
+    """
+
+    started: float = 0.0
+    waited: float = 0.0
+    taken: float = 0.0
+    steps: int = 0
+
+    def add(self, batches: Batches, taken: float, starting: bool) -> None:
+        """One step after its batch; `batches.waited` is used up."""
+        if starting:
+            self.started = batches.started
+        else:
+            self.waited += batches.waited
+            self.taken += taken
+            self.steps += 1
+        batches.waited = 0.0
+
+    def figures(self) -> dict[str, float | None]:
+        """The share of a step that is waiting, and milliseconds; None after a single step."""
+        start_ms = 1000 * self.started
+        if not self.steps:
+            return {"waiting": None, "waiting_ms": None, "data_start_ms": start_ms}
+        return {"waiting": self.waited / max(self.waited + self.taken, 1e-9),
+                "waiting_ms": 1000 * self.waited / self.steps,
+                "data_start_ms": start_ms}  # fmt: skip
 
 
 def serve(requests: Iterator[dict[str, Any]], send: Send) -> None:
@@ -136,7 +171,7 @@ class _Trainer:
         else:
             self.form = Training.load(Path(request["folder"]), signature)
         self.spec, self.train, self.base, self.device = spec, spec.train, base, machine.device
-        self.batches = Batches(self.train, base, spec.seed)
+        self.batches = Batches(self.train, base, spec.seed, device=machine.device)
         self.step = self.form.step(device=self.device)
         self.loaded["load_seconds"] = round(time.perf_counter() - start, 3)
 
@@ -195,12 +230,12 @@ class _Trainer:
         run = Checkpoints(distribution.own_folder(Path(request["folder"])), request["key"])
         step = self.form.step(device=self.device)
         losses: list[float] = []
-        waited = taken = 0.0
+        waits = Waits()
         found = _agreed(run)
         if found is not None:
             step.load_state_dict(found.state["step"])
             losses = list(found.state["losses"])
-            waited, taken = found.state["waited"], found.state["taken"]
+            waits = Waits(**found.state["waits"])
         first, kept = len(losses), time.monotonic()
         stream = iter(self.batches)
         for number, batch in enumerate(itertools.islice(stream, self.train.steps)):
@@ -209,21 +244,19 @@ class _Trainer:
                 continue
             start = time.perf_counter()
             losses.append(step.step(batch).loss)
-            taken += time.perf_counter() - start
+            waits.add(self.batches, time.perf_counter() - start, starting=number == first)
             self.send({"event": "progress", "done": number + 1, "total": self.train.steps,
                        "message": f"loss {losses[-1]:.4g}"})  # fmt: skip
             late = time.monotonic() - kept > request.get("keep_seconds", KEEP_SECONDS)
             if distribution.largest(late) and number + 1 < self.train.steps:
-                state = {"step": step.state_dict(), "losses": losses,
-                         "waited": waited + self.batches.waited, "taken": taken}  # fmt: skip
+                state = {"step": step.state_dict(), "losses": losses, "waits": asdict(waits)}
                 run.save(number + 1, state)
                 kept = time.monotonic()
-        waited += self.batches.waited
         metrics = self._evaluate(step)
         run.clear()
-        return {"metrics": metrics, "losses": losses, "waiting": waited / max(waited + taken, 1e-9),
-                "skipped": step.skipped, "note": found.note if found else None,
-                "continued": first}  # fmt: skip
+        return {"metrics": metrics, "losses": losses, **waits.figures(),
+                "remedy": self.batches.remedy(), "skipped": step.skipped,
+                "note": found.note if found else None, "continued": first}  # fmt: skip
 
     def _evaluate(self, step: TrainingStep) -> dict[str, Any]:
         """The user's metric on the model that this run has trained."""

@@ -4,22 +4,26 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    SerializerFunctionWrapHandler,
-    model_serializer,
-)
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
+
+# The parts are the model's own names too: whoever reads a report imports them from here.
+from megacompile.report.figures import Latency as Latency
+from megacompile.report.figures import Metric as Metric
+from megacompile.report.figures import Ratio as Ratio
+from megacompile.report.figures import Record as Record
+from megacompile.report.trained import CheckpointRecord as CheckpointRecord
+from megacompile.report.trained import CompileRecord as CompileRecord
+from megacompile.report.trained import DistributeRecord as DistributeRecord
+from megacompile.report.trained import LargestBatch as LargestBatch
+from megacompile.report.trained import Look as Look
+from megacompile.report.trained import Operator as Operator
+from megacompile.report.trained import RecoveryRecord as RecoveryRecord
+from megacompile.report.trained import StepError as StepError
+from megacompile.report.trained import StepFigures as StepFigures
+from megacompile.report.trained import TrainingRecord as TrainingRecord
 
 Verdict = Literal["improved", "no_improvement", "outside_budget", "failed", "built_not_executed"]
 Status = Literal["built", "failed", "unavailable", "outside_budget"]
-
-
-class Record(BaseModel):
-    """Base of all parts: unknown keys are errors, so that no view can invent one."""
-
-    model_config = ConfigDict(extra="forbid", populate_by_name=True)
 
 
 class WithTraining(Record):
@@ -32,24 +36,6 @@ class WithTraining(Record):
             if found.get(name, ...) is None:
                 del found[name]
         return found
-
-
-class Latency(Record):
-    """Percentiles of one engine's calls at one point, in milliseconds."""
-
-    p50: float
-    p95: float
-    p99: float
-    mean: float
-    count: int
-
-
-class Ratio(Record):
-    """A median of paired ratios with its bootstrap 95 % interval."""
-
-    median: float
-    low: float
-    high: float
 
 
 class Point(Record):
@@ -66,15 +52,6 @@ class Point(Record):
     throughput: float | None = None
     speedup: Ratio | None = None
     peak_memory_mb: float | None = None
-
-
-class Metric(Record):
-    """A metric of the user's `evaluate` hook with its sampling error (one standard error)."""
-
-    value: float
-    standard_error: float | None = None
-    samples: int | None = None
-    higher_is_better: bool = True
 
 
 class Skipped(Record):
@@ -106,56 +83,6 @@ class ErrorRecord(Record):
     dead_channels: list[str] = Field(default_factory=list)
     worst: str | None = None
     note: str | None = None
-
-
-class StepError(Record):
-    """An optimised training step against the plain one, same seed and batches.
-
-    `loss` is the first loss' relative difference. `relative` is the norm of a gradient's
-    difference over the plain gradient's norm, `cosine` theirs; both the worst of all parameters,
-    by name. `after_one` and `after_many` are the distance of all parameters after so many steps
-    over the way that the plain step took; null where it was not run so far.
-    """
-
-    loss: float
-    cosine_min: float
-    worst: str
-    relative_max: float
-    relative_worst: str
-    after_one: float | None = None
-    after_many: float | None = None
-    many: int | None = None
-    parameters: int = 0
-    note: str | None = None
-
-
-class Look(Record):
-    """The monitored value after so many steps."""
-
-    step: int
-    value: float
-
-
-class RecoveryRecord(Record):
-    """What a `recover` step brought back. The metrics are the user's, on the model as it came to
-    `recover` (for quantization-aware training: quantized without it) and as it left.
-
-    `monitor` chose the weights; those of `best_step` were kept. `losses` is of single steps,
-    thinned out to 400.
-    """
-
-    metric_before: dict[str, Metric] = Field(default_factory=dict)
-    metric_after: dict[str, Metric] = Field(default_factory=dict)
-    monitor: str
-    looks: list[Look] = Field(default_factory=list)
-    best_step: int
-    steps: int
-    planned_steps: int
-    samples: int
-    trained_parameters: int
-    learning_rate: float
-    seconds: float
-    losses: list[float] = Field(default_factory=list)
 
 
 class Step(WithTraining):
@@ -204,95 +131,8 @@ class Baseline(Record):
     executed: bool = True
 
 
-class Operator(Record):
-    """An operator's own time in one step; `share` is of all operators' time."""
-
-    name: str
-    ms: float
-    calls: int
-    share: float
-
-
-class StepFigures(Record):
-    """One kind of step, measured. Memory is of live tensors, in MB (10^6 bytes).
-
-    `peak_activation_mb`: the most during forward, loss and backward of one piece of a batch,
-    beside parameters, gradients, optimizer state and the piece. `peak_memory_mb`: the most
-    during a whole step, all of those included. `state_mb` names the lasting parts;
-    `saved_mb` is what the blocks keep for the backward pass. `timeline` has milliseconds and
-    MB over one step. `waiting` is the share of the run's time spent waiting for data.
-    """
-
-    step_ms: Latency
-    peak_activation_mb: float
-    peak_memory_mb: float
-    resident_mb: float | None = None
-    state_mb: dict[str, float] = Field(default_factory=dict)
-    saved_mb: dict[str, float] = Field(default_factory=dict)
-    samples_per_second: float
-    tokens_per_second: float | None = None
-    waiting: float | None = None
-    skipped: int = 0
-    timeline: list[tuple[float, float]] = Field(default_factory=list)
-    operators: list[Operator] = Field(default_factory=list)
-    losses: list[float] = Field(default_factory=list)
-
-
-class LargestBatch(Record):
-    """Samples in memory at once that fit in the plain step's memory, found by trying."""
-
-    plain: int
-    optimised: int
-    limit_mb: float
-    note: str | None = None
-
-
-class CheckpointRecord(Record):
-    """A block that could be checkpointed, what it keeps and costs, and whether it was."""
-
-    block: str
-    saved_mb: float
-    recompute_ms: float
-    chosen: bool
-    policy: str | None = None
-    why: str | None = None
-
-
-class CompileRecord(Record):
-    """What torch.compile made of the step."""
-
-    graphs: int
-    graph_breaks: int
-    recompilations: int
-    reasons: list[str] = Field(default_factory=list)
-
-
-class DistributeRecord(Record):
-    """The strategy, its reckoning in MB, and what each process was measured to hold."""
-
-    strategy: str
-    processes: int
-    reckoning_mb: dict[str, float] = Field(default_factory=dict)
-    state_mb_by_rank: list[float] = Field(default_factory=list)
-    state_mb_of_one: float | None = None
-
-
-class TrainingRecord(Record):
-    """A candidate's step beside the plain one. `step_time_ratio` is optimised over plain time,
-    `memory_ratio` optimised over plain `peak_memory_mb`."""
-
-    plain: StepFigures
-    optimised: StepFigures
-    step_time_ratio: Ratio | None = None
-    memory_ratio: float
-    activation_ratio: float
-    gradient: StepError
-    largest_batch: LargestBatch | None = None
-    checkpoints: list[CheckpointRecord] = Field(default_factory=list)
-    compile: CompileRecord | None = None
-    distribute: DistributeRecord | None = None
-    recipe: dict[str, Any] = Field(default_factory=dict)
-    notes: list[str] = Field(default_factory=list)
+WAITING = 0.1
+"""The share of a step's time from which waiting for its batch is worth a remedy."""
 
 
 class Candidate(WithTraining):

@@ -11,7 +11,7 @@ from markupsafe import Markup
 from megacompile.report import format as fmt
 from megacompile.report import svg
 from megacompile.report.charts import Chart, Row, axis, share_chart
-from megacompile.report.model import Report, StepFigures, TrainingRecord
+from megacompile.report.model import WAITING, Report, StepFigures, TrainingRecord
 
 HEIGHT = 120
 BINS = 240
@@ -106,10 +106,8 @@ def remarks(record: TrainingRecord) -> list[str]:
         lines.append(text + ".")
     if found.note:
         lines.append(found.note.capitalize() + ".")
-    waiting = record.optimised.waiting
-    if waiting is not None:
-        word = "waits" if waiting > 0.05 else "does not wait"
-        lines.append(f"A step {word} for data: {fmt.percent(waiting)} of the run.")
+    if record.optimised.waiting is not None:
+        lines.append(_waiting(record))
     if record.optimised.skipped:
         lines.append(f"{record.optimised.skipped} steps overflowed and were skipped.")
     if record.compile is not None:
@@ -124,6 +122,16 @@ def remarks(record: TrainingRecord) -> list[str]:
         lines.append(f"The optimised step needs more memory than the plain one: "
                      f"{fmt.times(record.memory_ratio)}.")  # fmt: skip
     return lines + record.notes
+
+
+def _waiting(record: TrainingRecord) -> str:
+    """Whether a step waits for data, and what to do then."""
+    mine = record.optimised
+    share = f"{fmt.percent(mine.waiting)} of its time"
+    if (mine.waiting or 0.0) <= WAITING:
+        return f"Data: a step does not wait for its batch ({share})."
+    text = f"Data: a step waits {fmt.milliseconds(mine.waiting_ms)} for its batch, {share}"
+    return f"{text}; to do: {record.waiting_remedy}." if record.waiting_remedy else f"{text}."
 
 
 def _distributed(record: TrainingRecord) -> str:

@@ -7,151 +7,137 @@ When the data ends it starts again.
 
 from __future__ import annotations
 
+import itertools
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from megacompile import hooks
-from megacompile.errors import DataError, MegacompileError
+from megacompile.data.samples import check_rows, is_numbered, is_sample_stream, open_source
+from megacompile.errors import DataError
 from megacompile.spec.training import Train
-from megacompile.tensors import to_torch
+from megacompile.training.loading import (
+    Batch,
+    collate,
+    drawn,
+    endless_batches,
+    seed_of,
+    tensor_of,
+)
 
-Batch = dict[str, torch.Tensor]
-STORED = ("npz", "lmdb", "arrays")
+END = object()
 
 
 class Batches:
     """An endless iterable: every `iter()` starts anew and gives the same batches again.
 
-    `waited` is the time in seconds that the last iterator spent waiting for data, `taken` the
-    number of batches it gave.
+    Of the last iterator: `started` is the time in seconds until its first batch was there,
+    `waited` the time spent waiting for the others, `taken` the number of batches it gave. For a
+    `device` that is a GPU batches lie in pinned memory.
     """
 
-    def __init__(self, train: Train, base: Path, seed: int, size: int | None = None) -> None:
+    def __init__(self, train: Train, base: Path, seed: int, size: int | None = None,
+                 device: str = "cpu") -> None:  # fmt: skip
         self.train, self.base, self.seed = train, base, seed
         self.size = size or train.batch_size
         self.label = f"train.batches '{train.batches}'"
-        self.waited, self.taken = 0.0, 0
+        self.started = self.waited = 0.0
+        self.taken = 0
+        self.numbered = False
+        self._pin = device != "cpu"
         self._kept: list[Any] | None = None
 
     def __iter__(self) -> Iterator[Batch]:
-        self.waited, self.taken = 0.0, 0
-        source = self._pieces()
-        joined = _joined(source, self.size, self.label)
+        self.started = self.waited = 0.0
+        self.taken = 0
+        stream = self._stream()
         while True:
             start = time.perf_counter()
-            batch = hooks.call(self.label, next, joined, leaf=DataError)
-            self.waited += time.perf_counter() - start
+            batch = hooks.call(self.label, next, stream, leaf=DataError)
+            spent = time.perf_counter() - start
+            if self.taken:
+                self.waited += spent
+            else:
+                self.started = spent
             self.taken += 1
             yield batch
 
-    def _pieces(self) -> Iterator[Batch]:
+    def remedy(self) -> str:
+        """What to do when a step waits for data."""
+        if not self.numbered:
+            return ("return a Dataset and load it with `workers`, or write it once with "
+                    "`megacompile write-lmdb`")  # fmt: skip
+        if self.train.preload:
+            return f"load it with more than {self.train.workers} `workers`"
+        if not self.train.workers:
+            return "load it with `workers: 2` or more, or `preload: true` if it fits in memory"
+        return (f"load it with more than {self.train.workers} `workers`, `preload: true` if it "
+                "fits in memory, or write it once, decoded, with `megacompile write-lmdb`"
+                )  # fmt: skip
+
+    def _stream(self) -> Iterator[Batch]:
+        source = self._kept or open_source(self.train.batches, self.base, self.label,
+                                           self.train.preload)  # fmt: skip
+        self.numbered = self._kept is not None or is_numbered(source)
+        if not self.numbered:
+            self._check_options()
+            joined = _joined(self._pieces(source), self.size, self.label)
+            yield from map(_pinned, joined) if self._pin else joined
+        if not len(source):
+            raise self._empty()
+        if self.train.preload and self._kept is None:
+            with drawn(self.seed):
+                self._kept = source = [source[index] for index in range(len(source))]
+        yield from endless_batches(source, self.size, self.seed, self.label, self.train.workers,
+                                   self._pin)  # fmt: skip
+
+    def _check_options(self) -> None:
+        """A stream can't be shared out: each worker would give all of its samples."""
+        if self.train.workers == 0 and not self.train.preload:
+            return
+        option = "workers" if self.train.workers > 0 else "preload"
+        raise DataError(what=f"`{option}` needs a Dataset", where=f"train.{option}",
+                        expected="a torch.utils.data.Dataset with a length and numbered samples, "
+                        "npz:, lmdb: or arrays:", got=f"{self.label} gives a stream",
+                        remedy=f"return a Dataset, write the stream to LMDB with `megacompile "
+                        f"write-lmdb {self.train.batches} OUT`, or leave `{option}` out",
+                        )  # fmt: skip
+
+    def _pieces(self, source: Any) -> Iterator[Batch]:
         """Pieces of any number of samples, epoch after epoch."""
-        epoch = 0
-        while True:
+        for epoch in itertools.count():
+            if epoch:
+                source = open_source(self.train.batches, self.base, self.label)
             empty = True
-            for piece in self._epoch(epoch):
+            for piece in self._epoch(source, seed_of(self.seed, epoch)):
                 empty = False
                 yield piece
             if empty:
-                raise DataError(what=f"{self.label} is empty", where="train.batches",
-                                expected="at least one sample")  # fmt: skip
-            epoch += 1
+                raise self._empty("it can be read only once: give a function that returns a new "
+                                  "one" if epoch else None)  # fmt: skip
 
-    def _epoch(self, epoch: int) -> Iterator[Batch]:
-        source = self._kept if self._kept is not None else self._open()
-        if self._kept is None and not is_dataset(source):
-            yield from self._stream(source)
-            return
-        if self.train.preload and self._kept is None:
-            self._kept = source = [source[index] for index in range(len(source))]
-        yield from self._dataset(source, epoch)
+    def _epoch(self, source: Any, seed: int) -> Iterator[Batch]:
+        with drawn(seed):
+            stream = iter([source] if isinstance(source, Mapping) else source)
+        for number in itertools.count():
+            with drawn(seed_of(seed, number)):
+                if is_sample_stream(source):
+                    samples = list(itertools.islice(stream, self.size))
+                    piece = collate(samples, self.label) if samples else None
+                else:
+                    found = next(stream, END)
+                    where = f"piece {number} of {self.label}"
+                    piece = None if found is END else piece_of(found, where)
+            if piece is None:
+                return
+            yield piece
 
-    def _stream(self, source: Any) -> Iterator[Batch]:
-        if self.train.workers > 0 or self.train.preload:
-            option = "workers" if self.train.workers > 0 else "preload"
-            raise DataError(what=f"`{option}` needs a Dataset", where=f"train.{option}",
-                            expected="a torch.utils.data.Dataset, npz:, lmdb: or arrays:",
-                            got=f"{self.label} gives a stream",
-                            remedy=f"return a Dataset, or leave `{option}` out")  # fmt: skip
-        for number, piece in enumerate([source] if isinstance(source, Mapping) else source):
-            yield piece_of(piece, f"piece {number} of {self.label}")
-
-    def _open(self) -> Any:
-        kind, _, place = self.train.batches.partition(":")
-        if kind in STORED:
-            from megacompile.data import open_dataset
-
-            return open_dataset(kind, self.base / place, preload=self.train.preload)
-        hook = hooks.load(self.train.batches, self.base)
-        found = hooks.call(self.label, hook, leaf=DataError) if callable(hook) else hook
-        if not isinstance(found, Iterable) and not hasattr(found, "__getitem__"):
-            raise DataError(what=f"{self.label} gives no batches", where="train.batches",
-                            expected="an iterable of dicts, or a Dataset",
-                            got=type(found).__name__)  # fmt: skip
-        return found
-
-    def _dataset(self, dataset: Any, epoch: int) -> Iterator[Batch]:
-        order = torch.Generator().manual_seed(self.seed * 1_000_003 + epoch)
-        loader: Any = torch.utils.data.DataLoader(
-            dataset, batch_size=min(self.size, max(len(dataset), 1)), shuffle=len(dataset) > 0,
-            num_workers=self.train.workers, generator=order, collate_fn=collate,
-            pin_memory=torch.cuda.is_available(),
-        )  # fmt: skip
-        try:
-            yield from loader
-        except MegacompileError:
-            raise
-        except RuntimeError as error:
-            if "worker" not in str(error):
-                raise
-            raise DataError(
-                what=f"a worker process of {self.label} died",
-                where="train.workers",
-                cause=str(error).splitlines()[0],
-                remedy="look at its memory and native code, or set workers: 0 to see the error",
-            ) from error
-
-
-def is_dataset(source: Any) -> bool:
-    """Something with numbered samples that is not just a list of pieces."""
-    numbered = hasattr(source, "__getitem__") and hasattr(source, "__len__")
-    return numbered and not isinstance(source, (list, tuple, Mapping))
-
-
-def collate(samples: list[Any]) -> Batch:
-    """Single samples stacked along a new first axis."""
-    for sample in samples:
-        if not isinstance(sample, Mapping):
-            raise DataError(what="a sample of train.batches is no dict", where="train.batches",
-                            expected="{name: array}", got=type(sample).__name__)  # fmt: skip
-    return {str(name): _stacked(str(name), [s[name] for s in samples]) for name in samples[0]}
-
-
-def _stacked(name: str, values: list[Any]) -> torch.Tensor:
-    tensors = [_tensor(value, f"'{name}' of a sample") for value in values]
-    shapes = sorted({tuple(tensor.shape) for tensor in tensors})
-    if len(shapes) > 1:
-        raise DataError(what=f"samples differ in the shape of '{name}'", where="train.batches",
-                        expected="one shape within a batch",
-                        got=" and ".join(str(list(shape)) for shape in shapes[:2]),
-                        remedy="pad them in the Dataset")  # fmt: skip
-    return torch.stack(tensors)
-
-
-def _tensor(value: Any, what: str) -> torch.Tensor:
-    if isinstance(value, torch.Tensor):
-        return value.detach()
-    array = np.asarray(value)
-    if array.dtype.kind not in "biufc":
-        raise DataError(what=f"{what} is no array of numbers", where="train.batches",
-                        expected="numbers of one dtype", got=f"dtype {array.dtype}",
-                        remedy="turn it into numbers in the hook, or leave it out")  # fmt: skip
-    return to_torch(array)
+    def _empty(self, remedy: str | None = None) -> DataError:
+        return DataError(what=f"{self.label} is empty", where="train.batches",
+                         expected="at least one sample", remedy=remedy)  # fmt: skip
 
 
 def piece_of(piece: Any, label: str) -> Batch:
@@ -164,18 +150,13 @@ def piece_of(piece: Any, label: str) -> Batch:
         raise DataError(what=f"{label} is no dict", where="train.batches",
                         expected="{name: array}, the first axis counting samples",
                         got=type(piece).__name__)  # fmt: skip
-    batch = {str(name): _tensor(value, f"'{name}' in {label}") for name, value in piece.items()}
-    for name, tensor in batch.items():
-        if tensor.ndim == 0:
-            raise DataError(what=f"'{name}' in {label} has no axis of samples",
-                            where="train.batches", expected="a first axis that counts samples",
-                            got="a single number")  # fmt: skip
-    sizes = {name: tensor.shape[0] for name, tensor in batch.items()}
-    if len(set(sizes.values())) != 1 or 0 in sizes.values():
-        shown = ", ".join(f"{name} {size}" for name, size in sizes.items())
-        raise DataError(what=f"{label} has entries of different numbers of samples, or none",
-                        where="train.batches", got=shown)  # fmt: skip
+    batch = {str(name): tensor_of(value, f"'{name}' in {label}") for name, value in piece.items()}
+    check_rows(batch, label)
     return batch
+
+
+def _pinned(batch: Batch) -> Batch:
+    return {name: tensor.pin_memory() for name, tensor in batch.items()}
 
 
 def _joined(pieces: Iterator[Batch], size: int, label: str) -> Iterator[Batch]:
@@ -249,5 +230,7 @@ def to_device(batch: Mapping[str, torch.Tensor], device: str) -> Batch:
 
 
 def sized(train: Train, base: Path, seed: int) -> Callable[[int], Batch]:
-    """The first batch of any size, for the search of the largest one."""
-    return lambda size: next(iter(Batches(train, base, seed, size)))
+    """The first batch of any size, for the search of the largest one. It is the same batch
+    without workers, whose start takes longer than it."""
+    alone = train.model_copy(update={"workers": 0, "preload": False})
+    return lambda size: next(iter(Batches(alone, base, seed, size)))

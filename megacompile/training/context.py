@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from megacompile import hooks
-from megacompile.cache import sources_hash
+from megacompile.cache import key_of, sources_hash
+from megacompile.data import stamp
+from megacompile.data.samples import STORED
 from megacompile.spec.training import Train
 
 if TYPE_CHECKING:
@@ -16,9 +18,6 @@ if TYPE_CHECKING:
 
     from megacompile.training.recipe import Recipe
     from megacompile.training.step import TrainingStep
-
-STORED = ("npz", "lmdb", "arrays")
-"""Kinds of stored data that `train.batches` can name instead of Python."""
 
 
 @dataclass(frozen=True)
@@ -76,11 +75,13 @@ class TrainingContext:
 
 
 def hook_hashes(train: Train, base: Path) -> list[str]:
-    """Hashes of the sources of the loss and the batches; nothing is imported or run."""
+    """Hashes of the sources of the loss and the batches, stored ones by what tells them apart;
+    nothing of the user's is imported or run."""
     found = []
     for reference in (train.loss, train.batches):
-        if reference.partition(":")[0] in STORED:
-            found.append(reference)
+        kind, _, place = reference.partition(":")
+        if kind in STORED:
+            found.append(key_of(reference, stamp(kind, base / place)))
             continue
         path = hooks.locate(reference, base)[0]
         found.append(sources_hash(path) if path else reference)

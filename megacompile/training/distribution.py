@@ -18,7 +18,8 @@ from torch.distributed.tensor import DTensor
 from torch.utils import _pytree as pytree
 
 from megacompile.errors import DataError, ModelError
-from megacompile.training.batches import Batch, rows_of
+from megacompile.training.batches import rows_of
+from megacompile.training.loading import Batch
 from megacompile.training.recipe import Distribute
 
 

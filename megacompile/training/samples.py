@@ -13,8 +13,10 @@ from typing import Any
 import torch
 
 from megacompile import hooks
+from megacompile.data.samples import is_numbered, is_sample_stream, open_source
 from megacompile.errors import DataError
-from megacompile.training.batches import STORED, Batch, collate, is_dataset, piece_of, rows_of
+from megacompile.training.batches import piece_of, rows_of
+from megacompile.training.loading import Batch, collate
 
 
 class Samples:
@@ -44,7 +46,7 @@ class Samples:
         if self._source is not None:
             found = hooks.call(self.label, lambda: [self._source[n] for n in numbers],
                                leaf=DataError)  # fmt: skip
-            return collate(found)
+            return collate(found, self.label)
         places = [self._place[number] for number in numbers]
         names = self._pieces[places[0][0]]
         return {name: torch.stack([self._pieces[at][name][row] for at, row in places])
@@ -61,22 +63,12 @@ def open_samples(reference: str, base: Path, limit: int, label: str = "batches")
         SpecError, DataError: it can't be found or read, or is empty.
     """
     label = f"{label} '{reference}'"
-    kind, _, place = reference.partition(":")
-    if kind in STORED:
-        from megacompile.data import open_dataset
-
-        source: Any = open_dataset(kind, base / place, preload=True)
-    else:
-        hook = hooks.load(reference, base)
-        source = hooks.call(label, hook, leaf=DataError) if callable(hook) else hook
-    if is_dataset(source):
+    source = open_source(reference, base, label, preload=True)
+    if is_numbered(source):
         samples = Samples(_first(source, limit), [], label)
-    elif isinstance(source, Iterable):
-        samples = Samples(None, hooks.call(label, _read, source, limit, label, leaf=DataError),
-                          label)  # fmt: skip
     else:
-        raise DataError(what=f"{label} gives no samples", expected="an iterable of dicts, or a "
-                        "torch.utils.data.Dataset", got=type(source).__name__)  # fmt: skip
+        pieces = hooks.call(label, _read, source, limit, label, leaf=DataError)
+        samples = Samples(None, pieces, label)
     if not len(samples):
         raise DataError(what=f"{label} is empty", expected="at least one sample")
     return samples
@@ -92,10 +84,11 @@ def _read(source: Iterable[Any], limit: int, label: str) -> list[Batch]:
     """Pieces of a stream until `limit` samples are there; it may have no end."""
     pieces: list[Batch] = []
     count = 0
-    for number, piece in enumerate([source] if isinstance(source, Mapping) else source):
-        found = piece_of(piece, f"piece {number} of {label}")
+    for number, one in enumerate([source] if isinstance(source, Mapping) else source):
+        where = f"piece {number} of {label}"
+        piece = collate([one], label) if is_sample_stream(source) else piece_of(one, where)
         left = limit - count
-        pieces.append({name: one[:left].clone() for name, one in found.items()})
+        pieces.append({name: tensor[:left].clone() for name, tensor in piece.items()})
         count += rows_of(pieces[-1])
         if count >= limit:
             break

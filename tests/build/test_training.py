@@ -15,7 +15,7 @@ import torch
 
 import megacompile
 from megacompile.builder import Result
-from megacompile.errors import BundleError, MegacompileError
+from megacompile.errors import BundleError, DataError, MegacompileError
 from megacompile.measure import trainer
 from megacompile.measure.machine import cpu_isa
 from tests.build.training_world import SPECS, build, spec_of
@@ -267,6 +267,79 @@ def test_a_budget_that_is_not_met_says_by_how_much(tmp_path: Path) -> None:
     assert "MB" in str(gate.note)
 
 
+DIES = """
+import os
+import torch
+from digits_train import _digits
+class Images(torch.utils.data.Dataset):
+    calls = 0
+    def __init__(self):
+        self.images, self.labels = _digits()
+    def __len__(self):
+        return len(self.labels)
+    def __getitem__(self, index):
+        self.calls += 1
+        if self.calls > 16 * 10:
+            os._exit(3)
+        return {"image": self.images[index], "label": self.labels[index]}
+def batches():
+    return Images()
+"""
+
+
+@pytest.mark.slow
+def test_a_worker_that_dies_during_the_measured_run(tmp_path: Path) -> None:
+    """All went well until then; without the plain run there is nothing to compare with."""
+    (tmp_path / "data.py").write_text(DIES)
+    path = spec_of(tmp_path, passes=["mixed-precision"],
+                   train={"batches": "data.py:batches", "workers": 1, "steps": 30})  # fmt: skip
+    with pytest.raises(DataError, match=r"a worker process of train.batches") as caught:
+        build(tmp_path, path)
+    assert caught.value.exit_code == 2
+
+
+SLEEPS = DIES.replace("self.calls > 16 * 10", "index < 0").replace(
+    "        return {", "        time.sleep(0.005)\n        return {"
+).replace("import os", "import os, time")  # fmt: skip
+
+
+@pytest.mark.slow
+def test_lmdb_and_slow_data_from_end_to_end(tmp_path: Path) -> None:
+    """The digits behind a slow Dataset, and the same digits out of LMDB."""
+    (tmp_path / "data.py").write_text(SLEEPS.replace("sleep(0.005)", "sleep(0.0)"))
+    shutil.copyfile(SPECS / "digits_train.py", tmp_path / "digits_train.py")
+    command = [sys.executable, "-m", "megacompile", "write-lmdb", f"{tmp_path}/data.py:batches",
+               str(tmp_path / "digits")]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "1,797 samples" in done.stdout
+    assert "image: float32 [8, 8]" in done.stdout
+
+    (tmp_path / "data.py").write_text(SLEEPS)
+    curves, reports = [], []
+    for batches in ("lmdb:digits", "data.py:batches"):
+        path = spec_of(tmp_path, passes=["mixed-precision"], train={"batches": batches})
+        result = build(tmp_path, path)
+        assert result.report.training is not None
+        curves.append(result.report.training.plain.losses)
+        reports.append((result.report.training, result.report_path))
+    assert curves[0] == curves[1], "the same samples in the same order"
+    slow, place = reports[1]
+    assert slow.optimised.waiting is not None
+    assert slow.optimised.waiting > 0.3, "16 samples sleep for 80 ms"
+    assert slow.optimised.waiting_ms is not None
+    assert slow.optimised.waiting_ms > 75
+    assert slow.optimised.data_start_ms is not None
+    assert slow.waiting_remedy is not None
+    assert "`workers: 2`" in slow.waiting_remedy
+    found = json.loads(place.read_text())["training"]
+    assert found["optimised"]["waiting_ms"] == slow.optimised.waiting_ms
+    for name in ("report.md", "report.html"):
+        text = (place.parent / name).read_text()
+        assert "Data: a step waits" in text
+        assert "to do: load it with" in text
+
+
 LOSS = "import torch\nimport torch.nn.functional as F\ndef loss(outputs, batch):\n    "
 CASES: dict[str, tuple[dict[str, Any], dict[str, str], list[str]]] = {
     "a loss per sample": (
@@ -320,6 +393,21 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, str], list[str]]] = {
     "a pass on engines": (
         {"passes": [{"quantize": {"method": "dynamic"}}]}, {},
         ["passes[0]", "'quantize' can't run in workload 'training'"],
+    ),
+    "a data worker that dies": (
+        {"train": {"batches": "data.py:batches", "workers": 1}},
+        {"data.py": "import os\nclass Images:\n    def __len__(self):\n        return 20\n"
+                    "    def __getitem__(self, index):\n        os._exit(3)\n"
+                    "batches = Images()\n"},
+        ["train.workers", "a worker process of train.batches 'data.py:batches' died",
+         "workers: 0"],
+    ),
+    "a sample that raises in a worker": (
+        {"train": {"batches": "data.py:batches", "workers": 1}},
+        {"data.py": "class Images:\n    def __len__(self):\n        return 20\n"
+                    "    def __getitem__(self, index):\n        return {'image': images[index]}\n"
+                    "batches = Images()\n"},
+        ["data.py:5", "NameError", "images"],
     ),
     "no such loss": ({"train": {"loss": "digits_train.py:lost"}}, {}, ["lost", "did you mean"]),
 }  # fmt: skip

@@ -37,6 +37,7 @@ def figures(median: float, activations: float, losses: float) -> StepFigures:
         state_mb={"parameters": 203.0, "gradients": 203.0, "optimizer": 405.0},
         saved_mb={"blocks.0": activations / 3, "blocks.1": activations / 3},
         samples_per_second=8000 / median, tokens_per_second=2_048_000 / median, waiting=0.012,
+        waiting_ms=median * 0.0122, data_start_ms=140.0,
         timeline=curve, losses=[losses / (1 + at / 10) for at in range(60)],
         operators=[Operator(name="aten::mm", ms=median * 0.6, calls=192, share=0.6),
                    Operator(name="aten::addmm", ms=median * 0.2, calls=64, share=0.2)],

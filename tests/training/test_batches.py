@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
+import multiprocessing
+import os
+import random
+import time
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +26,8 @@ def batches():
         yield {{"x": rows[:, None] * 1.0, "y": rows}}
 """
 DATASET = """
-import os, signal
+import os, random, signal, time
+import numpy as np
 import torch
 class Numbers(torch.utils.data.Dataset):
     def __len__(self):
@@ -67,13 +73,145 @@ def test_a_dataset_is_shuffled_with_the_seed_and_seen_whole(tmp_path: Path, work
     assert [batch["y"].tolist() for batch in itertools.islice(found, 4)] == rows
 
 
-def test_a_worker_that_dies_is_named(tmp_path: Path) -> None:
-    body = "os.kill(os.getpid(), signal.SIGKILL)"
+@pytest.mark.parametrize("body", ["os.kill(os.getpid(), signal.SIGKILL)", "os._exit(3)"])
+def test_a_worker_that_dies_is_named(tmp_path: Path, body: str) -> None:
     found = made(tmp_path, DATASET.format(body=body), batch_size=5, workers=1)
     with pytest.raises(DataError) as caught:
         next(iter(found))
     assert "worker process" in str(caught.value)
     assert "workers: 0" in str(caught.value)
+
+
+def test_a_worker_that_dies_during_a_step_does_not_hit_the_step(tmp_path: Path) -> None:
+    """It fetches two ahead, so it dies while the step computes: the next wait must say so."""
+    body = "self.calls = getattr(self, 'calls', 0) + 1; self.calls == 5 and os._exit(3)"
+    stream = iter(made(tmp_path, DATASET.format(body=body), batch_size=1, workers=1))
+    taken = [next(stream)["y"].item() for _ in range(3)]
+    assert len(set(taken)) == 3
+    [worker] = multiprocessing.active_children()
+    until = time.monotonic() + 60
+    while Path(f"/proc/{worker.pid}/stat").read_text().split()[2] != "Z":  # the step
+        assert time.monotonic() < until
+    with pytest.raises(DataError, match="worker process"):
+        next(stream)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_an_error_in_a_sample_names_its_line(tmp_path: Path, workers: int) -> None:
+    body = "if index == 7:\n            raise LookupError(f'no sample {index}')"
+    found = made(tmp_path, DATASET.format(body=body), batch_size=5, workers=workers)
+    with pytest.raises(DataError) as caught:
+        list(itertools.islice(found, 2))
+    assert "data.py:10: train.batches 'data.py:batches' raises" in str(caught.value)
+    assert "LookupError: no sample 7" in str(caught.value)
+
+
+def test_what_is_drawn_is_the_same_for_any_number_of_workers(tmp_path: Path) -> None:
+    text = DATASET.format(body="").replace(
+        '"y": index', '"y": [torch.rand(()).item(), np.random.rand(), random.random()]'
+    )
+    found = []
+    for workers in (0, 1, 3):
+        before = torch.get_rng_state(), np.random.get_state()[1].tolist(), random.getstate()
+        stream = made(tmp_path, text, batch_size=4, workers=workers)
+        batches = list(itertools.islice(stream, 6))
+        found.append(torch.cat([batch["y"] for batch in batches]))
+        again = torch.cat([batch["y"] for batch in itertools.islice(stream, 6)])
+        assert torch.equal(again, found[-1])
+        after = torch.get_rng_state(), np.random.get_state()[1].tolist(), random.getstate()
+        assert torch.equal(before[0], after[0]), "the step's own generator stays as it was"
+        assert before[1:] == after[1:]
+    assert torch.equal(found[0], found[1])
+    assert torch.equal(found[0], found[2])
+    assert found[0].unique().numel() == 6 * 4 * 3
+
+
+def test_workers_live_over_the_ends_of_epochs(tmp_path: Path) -> None:
+    text = DATASET.format(body="").replace('"y": index', '"y": os.getpid()')
+    found = made(tmp_path, text, batch_size=4, workers=2)
+    stream = iter(found)
+    pids = {int(p) for batch in itertools.islice(stream, 10) for p in batch["y"]}
+    assert len(pids) == 2
+    assert os.getpid() not in pids
+    assert pids == {worker.pid for worker in multiprocessing.active_children()}
+    del stream
+    gc.collect()
+    assert multiprocessing.active_children() == []
+
+
+SAMPLES = """
+import torch
+class Numbers(torch.utils.data.IterableDataset):
+    def __len__(self):
+        return 10
+    def __iter__(self):
+        return ({"x": torch.tensor([float(n)]), "y": n} for n in range(10))
+def batches():
+    return Numbers()
+"""
+
+
+def test_an_iterable_dataset_is_a_stream_of_single_samples(tmp_path: Path) -> None:
+    found = made(tmp_path, SAMPLES, batch_size=4)
+    rows = [batch["y"].tolist() for batch in itertools.islice(found, 3)]
+    assert rows == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 0, 1]]
+    assert next(iter(found))["x"].shape == (4, 1)
+    with pytest.raises(DataError) as caught:  # each worker would give every sample
+        next(iter(made(tmp_path, SAMPLES, batch_size=4, workers=2)))
+    assert "`workers` needs a Dataset" in str(caught.value)
+    assert "megacompile write-lmdb data.py:batches OUT" in str(caught.value)
+
+
+def test_a_stream_that_can_be_read_once_is_named(tmp_path: Path) -> None:
+    text = "import numpy as np\nbatches = ({'x': np.zeros(2)} for _ in range(3))\n"
+    found = made(tmp_path, text, batch_size=6)
+    stream = iter(found)
+    assert len(next(stream)["x"]) == 6
+    with pytest.raises(DataError, match="read only once"):
+        next(stream)
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [('"y": [0] * (1 + index % 2)', ["'y' is not alike", "int64 [1]", "int64 [2]"]),
+     ('("y" if index % 2 else "z"): 0', ["differ in their names"]),
+     ('"y": 1.0 if index % 2 else 0', ["'y' is not alike", "float64 []"])],
+)  # fmt: skip
+@pytest.mark.parametrize("workers", [0, 1])
+def test_samples_that_do_not_fit_together(
+    tmp_path: Path, changed: str, words: list[str], workers: int
+) -> None:
+    text = DATASET.format(body="").replace('"y": index', changed)
+    with pytest.raises(DataError) as caught:
+        list(itertools.islice(made(tmp_path, text, batch_size=5, workers=workers), 2))
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_the_time_spent_waiting_is_told_apart_from_the_start(tmp_path: Path) -> None:
+    found = made(tmp_path, DATASET.format(body="time.sleep(0.01)"), batch_size=5)
+    stream = iter(found)
+    next(stream)
+    assert found.started > 0.04  # it sleeps for 0.05 s
+    assert found.waited == 0.0
+    next(stream)
+    assert found.waited > 0.04
+    assert found.taken == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "words"),
+    [(STREAM.format(step=3), {}, "return a Dataset"),
+     (DATASET.format(body=""), {}, "`workers: 2`"),
+     (DATASET.format(body=""), {"workers": 3}, "more than 3 `workers`"),
+     (DATASET.format(body=""), {"preload": True}, "more than 0 `workers`")],
+)  # fmt: skip
+def test_what_to_do_when_a_step_waits(
+    tmp_path: Path, text: str, options: dict[str, object], words: str
+) -> None:
+    found = made(tmp_path, text, batch_size=5, **options)
+    next(iter(found))
+    assert words in found.remedy()
 
 
 @pytest.mark.parametrize(
