@@ -1,7 +1,6 @@
-"""Texts to distil MiniLM with: docstrings of the standard library and of installed packages.
+"""Docstrings to teach MiniLM's shared layers with: of the standard library and of packages.
 
 None of them is evaluated: a text that occurs in the pairs of `minilm.py:evaluate` is left out.
-Texts are cut to a few lengths and batched by them, so that little is padding.
 """
 
 from __future__ import annotations
@@ -15,45 +14,59 @@ from pathlib import Path
 
 import minilm
 import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor
 
-LENGTHS = (12, 20, 32, 64)  # tokens; longer texts are cut
+PAIRS = 48
+LENGTH = 40  # tokens; longer texts are cut
+SCALE = 20.0
 PACKAGES = ("numpy", "scipy", "sklearn")
 
 
-def texts() -> Iterator[minilm.Arrays]:
-    """int64 [n, length] ids and masks, a piece for each length."""
-    encoded = [minilm.tokenize([text]) for text in _docstrings()]
-    rows: dict[int, list[minilm.Arrays]] = {length: [] for length in LENGTHS}
-    for one in encoded:
-        count = one["input_ids"].shape[1]
-        length = next((n for n in LENGTHS if count <= n), LENGTHS[-1])
-        rows[length].append({name: _fitted(array, length) for name, array in one.items()})
-    for found in rows.values():
-        if found:
-            yield {name: np.concatenate([one[name] for one in found]) for name in found[0]}
+def pairs() -> Iterator[dict[str, NDArray[np.int64]]]:
+    """Pieces of 48 docstrings, two rows each: the first sentence and the rest. int64 [96, 40] ids
+    and masks, and the number of each row's docstring [96]."""
+    found = _docstrings()
+    random.Random(0).shuffle(found)
+    for start in range(0, len(found) - PAIRS + 1, PAIRS):
+        chosen = found[start : start + PAIRS]
+        encoded = minilm.tokenize([text for pair in chosen for text in pair])
+        piece = {name: _fitted(array) for name, array in encoded.items()}
+        yield {**piece, "docstring": np.arange(2 * PAIRS) // 2}
 
 
-def _fitted(array: np.ndarray, length: int) -> np.ndarray:
-    """[1, n] -> [1, length], cut or padded with zeros."""
-    cut = array[:, :length]
-    return np.pad(cut, ((0, 0), (0, length - cut.shape[1])))
+def contrastive(embedding: Tensor, batch: dict[str, Tensor]) -> Tensor:
+    """Each first sentence finds the rest of its docstring among those of the batch, and the other
+    way round (InfoNCE: van den Oord et al., arXiv:1807.03748)."""
+    order = batch["docstring"].argsort(stable=True)
+    sentences, rests = embedding[order][0::2], embedding[order][1::2]
+    scores = SCALE * sentences @ rests.T
+    right = torch.arange(len(scores))
+    return (F.cross_entropy(scores, right) + F.cross_entropy(scores.T, right)) / 2
 
 
-def _docstrings() -> list[str]:
-    """First sentences and the rest of docstrings, each text once, in a seeded order."""
+def _fitted(array: NDArray[np.int64]) -> NDArray[np.int64]:
+    """[n, any] -> [n, 40], cut or padded with zeros."""
+    cut = array[:, :LENGTH]
+    return np.pad(cut, ((0, 0), (0, LENGTH - cut.shape[1])))
+
+
+def _docstrings() -> list[tuple[str, str]]:
+    """(first sentence, the rest) of docstrings; no text occurs twice, none is evaluated."""
     seen = {text for pair in minilm.evaluation_pairs() for text in pair}
-    found: list[str] = []
+    found: list[tuple[str, str]] = []
     for path in _files():
         try:
             tree = ast.parse(path.read_bytes())
         except (SyntaxError, ValueError):
             continue
         for node in ast.walk(tree):
-            for text in minilm.sentence_and_rest(node) or ():
-                if text not in seen:
-                    seen.add(text)
-                    found.append(text)
-    random.Random(0).shuffle(found)
+            pair = minilm.sentence_and_rest(node)
+            if pair and seen.isdisjoint(pair):
+                seen.update(pair)
+                found.append(pair)
     return found
 
 

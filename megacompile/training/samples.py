@@ -20,9 +20,12 @@ from megacompile.training.loading import Batch, collate
 
 
 class Samples:
-    """Samples by number. `groups` are numbers of samples of equal shapes, which can be stacked."""
+    """Samples by number. `groups` are numbers of samples of equal shapes, which can be stacked; if
+    `whole`, each piece is a group of its own."""
 
-    def __init__(self, source: Any, pieces: Sequence[Batch], label: str) -> None:
+    def __init__(
+        self, source: Any, pieces: Sequence[Batch], label: str, whole: bool = False
+    ) -> None:
         self._source, self.label = source, label
         self._pieces = pieces
         self._place: list[tuple[int, int]] = []
@@ -30,7 +33,7 @@ class Samples:
             by_shape: dict[Any, list[int]] = {}
             for number, piece in enumerate(pieces):
                 shape = tuple((name, one.dtype, one.shape[1:]) for name, one in piece.items())
-                group = by_shape.setdefault(shape, [])
+                group = by_shape.setdefault(number if whole else shape, [])
                 for row in range(rows_of(piece)):
                     group.append(len(self._place))
                     self._place.append((number, row))
@@ -53,8 +56,11 @@ class Samples:
                 for name in names}  # fmt: skip
 
 
-def open_samples(reference: str, base: Path, limit: int, label: str = "batches") -> Samples:
-    """The samples that a reference names, at most `limit` of them.
+def open_samples(
+    reference: str, base: Path, limit: int, label: str = "batches", whole: bool = False
+) -> Samples:
+    """The samples that a reference names, at most `limit` of them; `whole` keeps the pieces of a
+    stream together.
 
     `reference` is FILE.py:NAME that gives dicts of name to array (first axis: samples) or a
     torch Dataset, or npz:FILE, arrays:FOLDER, lmdb:FOLDER.
@@ -65,10 +71,14 @@ def open_samples(reference: str, base: Path, limit: int, label: str = "batches")
     label = f"{label} '{reference}'"
     source = open_source(reference, base, label, preload=True)
     if is_numbered(source):
+        if whole:
+            raise DataError(what=f"{label} gives single samples, not pieces",
+                            expected="an iterable of dicts, each a whole batch",
+                            remedy="leave out `sampling: pieces`")  # fmt: skip
         samples = Samples(_first(source, limit), [], label)
     else:
         pieces = hooks.call(label, _read, source, limit, label, leaf=DataError)
-        samples = Samples(None, pieces, label)
+        samples = Samples(None, pieces, label, whole)
     if not len(samples):
         raise DataError(what=f"{label} is empty", expected="at least one sample")
     return samples

@@ -21,8 +21,14 @@ def partitioned(
     """The largest of the partitioner's budgets whose measured memory is within `memory`.
 
     Raises:
-        PassError: blocks were named, which a compiled graph doesn't have; or no budget fits.
+        PassError: blocks were named, which a compiled graph doesn't have; `compile` has a budget
+            already; or no budget fits.
     """
+    assert model.recipe.compile is not None
+    if model.recipe.compile.activation_memory_budget is not None:
+        raise PassError(what="the compiled step has a memory budget already",
+                        got="one in 'compile' and one in 'checkpoint'",
+                        remedy="leave one of the two out")  # fmt: skip
     if memory is None:
         raise PassError(what="a compiled step has no blocks to checkpoint",
                         expected="memory: SHARE, for which the partitioner chooses",

@@ -152,10 +152,11 @@ class Recover(Pass[In, Out]):
     lr_range_test: int | None = Field(
         None, ge=10, description="find the rate in so many steps of growing rates first"
     )
-    sampling: Literal["shuffled", "loss-weighted"] = Field(
-        "shuffled",
-        description="loss-weighted: the worse a sample's last loss, the oftener it comes",
-    )
+    sampling: Literal["shuffled", "loss-weighted", "pieces"] = Field(
+        "shuffled", description="loss-weighted: the worse a sample's last loss, the oftener it "
+        "comes; pieces: what the hook yields stays together as one batch, for losses that compare "
+        "samples"
+    )  # fmt: skip
     masking: Masking | None = None
     clip_activations: Clipping | None = None
     freeze: list[str] = Field(
@@ -201,6 +202,9 @@ class Recover(Pass[In, Out]):
             raise ValueError("`validate_with` gives metrics: name one of them in `monitor`")
         if self.monitor != "loss" and "held_out" in self.model_fields_set:
             raise ValueError("`held_out` is for monitor: loss")
+        if self.sampling == "pieces" and "batch_size" in self.model_fields_set:
+            raise ValueError("with sampling: pieces the pieces are the batches; leave out "
+                             "`batch_size`")  # fmt: skip
         if self.sampling == "loss-weighted" and not self._has_loss_per_sample():
             raise ValueError("loss-weighted sampling needs a loss per sample: `distill`, or `task` "
                              "with `labels`; a loss of your own gives one number")  # fmt: skip

@@ -43,7 +43,8 @@ class RecoverEager(Recover[Eager, Eager]):
         self._set_mode(student.module)
         run = student.model.run
         recovery = Recovery(self, student, lesson, samples, ctx, metric_of(ctx, run),
-                            validation_of(self, ctx, run))  # fmt: skip
+                            validation_of(self, ctx, run), batch_size_of(self, samples)
+                            )  # fmt: skip
         _refuse_nothing_to_do(self, recovery)
         record = recovery.run()
         if record.best_step == 0:
@@ -86,7 +87,8 @@ def open_data(options: Recover[Any, Any], ctx: PassContext) -> Samples:
     if reference is None:
         reference = ctx.needs_training(options.name).train.batches
     ctx.progress("reading the samples")
-    return open_samples(reference, ctx.base, options.samples, "recover's batches")
+    return open_samples(reference, ctx.base, options.samples, "recover's batches",
+                        options.sampling == "pieces")  # fmt: skip
 
 
 def copied(
@@ -113,9 +115,16 @@ def first_batches(
     """A few shuffled batches to take ranges from."""
     from megacompile.training.samples import Sampler
 
-    sampler = Sampler(samples.groups, options.batch_size, seed)
+    sampler = Sampler(samples.groups, batch_size_of(options, samples), seed)
     for _ in itertools.repeat(None, min(FIRST_BATCHES, sampler.batches_per_epoch)):
         yield samples.take(sampler.next()[0])
+
+
+def batch_size_of(options: Recover[Any, Any], samples: Samples) -> int:
+    """Samples of one piece, at most."""
+    if options.sampling == "pieces":
+        return max(len(group) for group in samples.groups)
+    return options.batch_size
 
 
 def lesson_of(

@@ -25,6 +25,7 @@ from megacompile_passes.quantize_exported import (
 )
 from megacompile_passes.recover import Recover
 from megacompile_passes.recover_eager import (
+    batch_size_of,
     copied,
     first_batches,
     lesson_of,
@@ -82,7 +83,7 @@ class RecoverQuantized(Recover[Eager, Exported]):
                              for one in first_batches(self, samples, ctx.seed)))  # fmt: skip
         lesson = lesson_of(self, model, ctx, watched.hidden)
         recovery = Recovery(self, student, lesson, samples, ctx, metric_of(ctx, student.run),
-                            validation_of(self, ctx, student.run),
+                            validation_of(self, ctx, student.run), batch_size_of(self, samples),
                             looking=lambda: _still(prepared, choice.method == "static")
                             )  # fmt: skip
         record = recovery.run()

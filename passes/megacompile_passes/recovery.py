@@ -6,7 +6,6 @@ It goes on from its own checkpoints after an interruption, and ends with the bes
 from __future__ import annotations
 
 import contextlib
-import itertools
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -16,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from megacompile.errors import DataError, PassError, did_you_mean
+from megacompile.errors import PassError, did_you_mean
 from megacompile.passbase import Look, Metric, Metrics, PassContext, RecoveryRecord, select
 from megacompile.training.batches import to_device
 from megacompile.training.checkpoints import Checkpoints
@@ -24,10 +23,10 @@ from megacompile.training.precision import mixed
 from megacompile.training.samples import Sampler, Samples
 from megacompile.training.schedule import Cosine, range_test, set_rate
 from megacompile.training.step import optimizer_of
-from megacompile_passes.recover import Masking, Recover
+from megacompile_passes.recover import Recover
+from megacompile_passes.recovery_data import divided, masked
 from megacompile_passes.teaching import Lesson, Student
 
-HELD_OUT_MOST = 256  # samples: more would take longer than it tells
 LOOKS = 10
 
 
@@ -53,6 +52,7 @@ class Recovery:
         self, options: Recover[Any, Any], student: Student, lesson: Lesson, samples: Samples,
         ctx: PassContext, measure: Callable[[], Metrics] | None,
         validate: Callable[[], Metrics] | None,
+        batch_size: int,
         looking: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
         device: str = "cpu",
     ) -> None:  # fmt: skip
@@ -61,8 +61,9 @@ class Recovery:
         self.measure, self.validate, self.looking = measure, validate, looking
         self.higher_is_better = False
         self.notes: list[str] = []
-        training, self.held_out = _divided(samples, options, ctx.seed)
-        self.sampler = Sampler(training, options.batch_size, ctx.seed,
+        training, self.held_out = divided(samples, options, ctx.seed)
+        self.batch_size = batch_size
+        self.sampler = Sampler(training, batch_size, ctx.seed,
                                options.sampling == "loss-weighted")  # fmt: skip
         per_epoch = math.ceil(self.sampler.batches_per_epoch / options.accumulate)
         self.steps = options.steps or max(1, math.ceil((options.epochs or 1) * per_epoch))
@@ -193,8 +194,8 @@ class Recovery:
         total = count = 0.0
         with self._as_answering(), mixed(self.options.autocast, self.device):
             for group in self.held_out:
-                for start in range(0, len(group), self.options.batch_size):
-                    numbers = group[start : start + self.options.batch_size]
+                for start in range(0, len(group), self.batch_size):
+                    numbers = group[start : start + self.batch_size]
                     loss, _ = self.lesson.losses(self.student, self._batch(numbers))
                     total += float(loss) * len(numbers)
                     count += len(numbers)
@@ -326,26 +327,6 @@ class Recovery:
         )  # fmt: skip
 
 
-def masked(
-    batch: Mapping[str, torch.Tensor], choice: Masking, generator: torch.Generator
-) -> dict[str, torch.Tensor]:
-    """A batch with random entries of one input replaced.
-
-    Raises:
-        DataError: no such entry.
-    """
-    if choice.input not in batch:
-        raise DataError(what=f"`masking.input` names '{choice.input}', which no batch has",
-                        got=", ".join(batch), remedy=did_you_mean(choice.input, batch)
-                        )  # fmt: skip
-    tensor = batch[choice.input]
-    chosen = torch.rand(tensor.shape, generator=generator).to(tensor.device) < choice.share
-    for value in choice.keep:
-        chosen &= tensor != value
-    return {**batch, choice.input: torch.where(chosen, torch.as_tensor(
-        choice.value, dtype=tensor.dtype, device=tensor.device), tensor)}  # fmt: skip
-
-
 def frozen_names(module: nn.Module, selectors: list[str]) -> frozenset[str]:
     """Names of parameters that `freeze` holds; one name of a shared parameter holds all.
 
@@ -378,26 +359,6 @@ def trained_parameters(module: nn.Module, frozen: frozenset[str]) -> list[nn.Par
                         got=f"{len(frozen)} frozen of {len(named)}", remedy="freeze less",
                         )  # fmt: skip
     return found
-
-
-def _divided(
-    samples: Samples, options: Recover[Any, Any], seed: int
-) -> tuple[list[list[int]], list[list[int]]]:
-    """Numbers to train on and held-out ones, by groups of equal shapes."""
-    if options.monitor != "loss":
-        return samples.groups, []
-    generator = torch.Generator().manual_seed(seed)
-    total = len(samples)
-    if total < 2:
-        raise DataError(what=f"{samples.label} has one sample: none can be held out",
-                        expected="two or more")  # fmt: skip
-    wanted = min(HELD_OUT_MOST, max(1, round(total * options.held_out)), total - 1)
-    held = set(torch.randperm(total, generator=generator)[:wanted].tolist())
-    numbers = sorted(itertools.chain.from_iterable(samples.groups))
-    chosen = {number for at, number in enumerate(numbers) if at in held}
-    training = [[n for n in group if n not in chosen] for group in samples.groups]
-    out = [[n for n in group if n in chosen] for group in samples.groups]
-    return [g for g in training if g], [g for g in out if g]
 
 
 def _metrics(found: Metrics) -> dict[str, Metric]:

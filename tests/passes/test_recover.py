@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from megacompile_passes import recovery as runs
+from megacompile_passes import recovery_data
 from megacompile_passes.export import Export
 from megacompile_passes.quantize_exported import QuantizeExported
 from megacompile_passes.recover_eager import RecoverEager
@@ -266,7 +266,7 @@ def test_masking_replaces_a_share_and_keeps_special_values() -> None:
         distill={}, masking={"input": "x", "share": 0.3, "value": 99, "keep": [0, 1]}
     )).masking  # fmt: skip
     assert choice is not None
-    found = runs.masked(batch, choice, torch.Generator().manual_seed(0))
+    found = recovery_data.masked(batch, choice, torch.Generator().manual_seed(0))
     changed = found["x"] != batch["x"]
     assert not changed[(batch["x"] == 0) | (batch["x"] == 1)].any()
     assert float(changed[batch["x"] > 1].float().mean()) == pytest.approx(0.3, abs=0.02)

@@ -64,7 +64,9 @@ def test_stored_arrays(tmp_path: Path) -> None:
     assert open_samples("npz:a.npz", tmp_path, 100).take([1])["x"].tolist() == [[2, 3]]
 
 
-@pytest.mark.parametrize(("name", "words"), [("nothing", "is empty"), ("number", "no samples")])
+@pytest.mark.parametrize(
+    ("name", "words"), [("nothing", "is empty"), ("number", "gives no batches")]
+)
 def test_what_gives_no_samples_is_named(hooks: Path, name: str, words: str) -> None:
     with pytest.raises(DataError, match=words) as caught:
         open_samples(f"data.py:{name}", hooks, 10)
