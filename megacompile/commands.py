@@ -168,8 +168,11 @@ def passes(arguments: Namespace) -> int:
 
 
 def _described(field: Any) -> str:
+    from pydantic import BaseModel
+
     value = None if field.is_required() else field.get_default(call_default_factory=True)
-    default = "required" if field.is_required() else f"default {json.dumps(value)}"
+    shown = value.model_dump(mode="json") if isinstance(value, BaseModel) else value
+    default = "required" if field.is_required() else f"default {json.dumps(shown)}"
     return f"{field.description or ''} ({default})".strip()
 
 

@@ -13,9 +13,10 @@ def spec_schema() -> dict[str, Any]:
     """A schema (draft 2020-12) that editors complete from."""
     schema = Spec.model_json_schema(by_alias=True)
     definitions = schema["$defs"]
-    passes = {name: _options(registry.pass_classes(name, Path())[0])
+    passes = {name: _options(registry.pass_classes(name, Path())[0], definitions)
               for name in registry.pass_table()}  # fmt: skip
-    backends = {name: _options(registry.backend_class(name)) for name in registry.backend_table()}
+    backends = {name: _options(registry.backend_class(name), definitions)
+                for name in registry.backend_table()}  # fmt: skip
     definitions["Pass"] = _item(passes, "FILE.py:Class or package.module:Class", own=True)
     definitions["Backend"] = _item(backends, "a backend", own=False)
     for owner in (schema, definitions["Variant"]):
@@ -23,13 +24,17 @@ def spec_schema() -> dict[str, Any]:
         _replace_items(owner["properties"]["backends"])
     definitions.pop("Item", None)
     definitions["Dim"] = {"anyOf": [definitions["Dim"], {"type": "integer", "minimum": 1}]}
-    names = {"type": "string", "enum": list(definitions["Optimizer"]["properties"])}
-    definitions["Optimizer"] = {"anyOf": [names, definitions["Optimizer"]]}
+    definitions["Optimizer"] = _short_optimizer(definitions["Optimizer"])
     training = {"properties": {"workload": {"const": "training"}}, "required": ["workload"]}
     schema["allOf"] = [{"if": training, "then": {"required": ["train"]},
                         "else": {"not": {"required": ["train"]}}}]  # fmt: skip
     schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     return schema
+
+
+def _short_optimizer(options: dict[str, Any]) -> dict[str, Any]:
+    """An optimizer by its name alone, too."""
+    return {"anyOf": [{"type": "string", "enum": list(options["properties"])}, options]}
 
 
 def _replace_items(backends: dict[str, Any]) -> None:
@@ -38,8 +43,17 @@ def _replace_items(backends: dict[str, Any]) -> None:
             option["items"] = {"$ref": "#/$defs/Backend"}
 
 
-def _options(model: Any) -> dict[str, Any]:
-    found: dict[str, Any] = model.model_json_schema(by_alias=True)
+def _options(model: Any, definitions: dict[str, Any]) -> dict[str, Any]:
+    """A pass's or backend's options; parts of them join the schema's own definitions, under the
+    name of what they are options of."""
+    template = f"#/$defs/{model.name}.{{model}}"
+    found: dict[str, Any] = model.model_json_schema(by_alias=True, ref_template=template)
+    parts = found.pop("$defs", {})
+    definitions |= {f"{model.name}.{name}": part for name, part in parts.items()}
+    if f"{model.name}.Optimizer" in definitions:
+        definitions[f"{model.name}.Optimizer"] = _short_optimizer(
+            definitions[f"{model.name}.Optimizer"]
+        )
     found.pop("title", None)
     document = (model.__doc__ or "").strip().splitlines()
     found["description"] = document[0] if document else model.name

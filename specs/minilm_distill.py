@@ -38,11 +38,11 @@ def pairs() -> Iterator[dict[str, NDArray[np.int64]]]:
 
 
 def contrastive(embedding: Tensor, batch: dict[str, Tensor]) -> Tensor:
-    """Each first sentence finds the rest of its docstring among those of the batch, and the other
-    way round (InfoNCE: van den Oord et al., arXiv:1807.03748)."""
-    order = batch["docstring"].argsort(stable=True)
-    sentences, rests = embedding[order][0::2], embedding[order][1::2]
-    scores = SCALE * sentences @ rests.T
+    """The two texts of a docstring find each other among those of the batch (InfoNCE: van den
+    Oord et al., arXiv:1807.03748)."""
+    order = batch["docstring"].argsort()
+    ones, others = embedding[order][0::2], embedding[order][1::2]
+    scores = SCALE * ones @ others.T
     right = torch.arange(len(scores))
     return (F.cross_entropy(scores, right) + F.cross_entropy(scores.T, right)) / 2
 
