@@ -19,6 +19,7 @@ from megacompile_passes.fold_batchnorm_exported import FoldBatchNormExported
 from megacompile_passes.pt2e import calibrate, own_weights, prepare
 from megacompile_passes.quantize_exported import (
     STORED_AS_BYTES,
+    WEIGHTED,
     count_sites,
     kept_names,
     quantizable,
@@ -34,12 +35,16 @@ from megacompile_passes.recover_eager import (
     validation_of,
 )
 from megacompile_passes.reexport import reexport, trace_feeds
+from megacompile_passes.surgery import operator_name
 
 if TYPE_CHECKING:
     import torch
 
     from megacompile.signature import Signature
     from megacompile_passes.teaching import Answers, EagerAnswers
+
+
+PREFIX = "module."  # of a captured module's names
 
 
 class RecoverQuantized(Recover[Eager, Exported]):
@@ -113,6 +118,7 @@ class _GraphAnswers:
     ) -> None:
         self.module: torch.nn.Module = module
         self.signature, self.hidden = signature, hidden
+        self.prefix = PREFIX
 
     def leaves(self, batch: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, ...]:
         from megacompile_passes.teaching import inputs_of
@@ -154,7 +160,29 @@ def captured(
     exported = Export().run(with_hidden, ctx).model
     folded = FoldBatchNormExported().run(exported, ctx).model
     module: Any = folded.program.module(check_guards=False)
+    _make_trainable(module, watched.module)
     return module, folded, with_hidden.order
+
+
+def _make_trainable(module: torch.fx.GraphModule, original: torch.nn.Module) -> None:
+    """Folding leaves weights without gradients, and biases in buffers: train them as before."""
+    import torch
+
+    wanted = {f"{PREFIX}{name}": p.requires_grad for name, p in original.named_parameters()}
+    if not any(wanted.values()):
+        wanted = {}
+    for node in module.graph.nodes:
+        bias: Any = node.args[2] if len(node.args) > 2 and operator_name(node) in WEIGHTED else None
+        target = str(getattr(bias, "target", ""))
+        if getattr(bias, "op", "") == "get_attr" and target in dict(module.named_buffers()):
+            path, _, name = target.rpartition(".")
+            owner = module.get_submodule(path)
+            value = getattr(owner, name)
+            delattr(owner, name)
+            owner.register_parameter(name, torch.nn.Parameter(value.detach().clone()))
+    for name, parameter in module.named_parameters():
+        if parameter.is_floating_point():
+            parameter.requires_grad_(wanted.get(name, True))
 
 
 @contextlib.contextmanager

@@ -68,7 +68,7 @@ class Recovery:
         per_epoch = math.ceil(self.sampler.batches_per_epoch / options.accumulate)
         self.steps = options.steps or max(1, math.ceil((options.epochs or 1) * per_epoch))
         self.check_every = options.check_every or max(1, self.steps // LOOKS)
-        self.frozen = frozen_names(student.module, options.freeze)
+        self.frozen = frozen_names(student.module, options.freeze, student.prefix)
         self.parameters = trained_parameters(student.module, self.frozen)
         self.optimizer = optimizer_of(self.parameters, options.optimizer)
         self.rate = float(options.optimizer.options.lr)
@@ -327,15 +327,16 @@ class Recovery:
         )  # fmt: skip
 
 
-def frozen_names(module: nn.Module, selectors: list[str]) -> frozenset[str]:
+def frozen_names(module: nn.Module, selectors: list[str], prefix: str = "") -> frozenset[str]:
     """Names of parameters that `freeze` holds; one name of a shared parameter holds all.
 
     Raises:
         PassError: a selector matches nothing.
     """
     named = list(module.named_parameters(remove_duplicate=False))
-    chosen = select(selectors, [name for name, _ in named], "freeze") if selectors else frozenset()
-    held = {id(one) for name, one in named if name in chosen}
+    known = [name.removeprefix(prefix) for name, _ in named]
+    chosen = select(selectors, known, "freeze") if selectors else frozenset()
+    held = {id(one) for name, one in named if name.removeprefix(prefix) in chosen}
     return frozenset(name for name, one in named if id(one) in held)
 
 

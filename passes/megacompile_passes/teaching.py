@@ -33,9 +33,11 @@ class Answers:
 
 
 class Student(Protocol):
-    """Something that is trained: its parameters, and its answers to a batch."""
+    """Something that is trained: its parameters, and its answers to a batch. `prefix` stands
+    before the names that the user knows its parameters by."""
 
     module: nn.Module
+    prefix: str
 
     def answers(self, batch: Batch) -> Answers: ...
 
@@ -44,7 +46,7 @@ class EagerAnswers:
     """A module's answers; `hidden` names the modules whose outputs are kept."""
 
     def __init__(self, model: Eager, hidden: Sequence[str] = ()) -> None:
-        self.model, self.module = model, model.module
+        self.model, self.module, self.prefix = model, model.module, ""
         self.hidden = {name: model.module.get_submodule(name) for name in hidden}
 
     def answers(self, batch: Batch) -> Answers:

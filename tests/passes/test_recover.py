@@ -437,3 +437,36 @@ def test_what_shall_stay_in_float_does(world: tuple[Eager, PassContext]) -> None
     assert found.sites.changed == 4
     assert [reason for _, reason in found.sites.skipped] == ["kept by the spec"]
     copy_module(original.module)  # the original is still one that can be copied
+
+
+class Convolutions(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm = nn.Conv2d(3, 8, 3, bias=False), nn.BatchNorm2d(8)
+        self.head = nn.Linear(8, CLASSES)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(torch.relu(self.norm(self.first(x))).mean((2, 3)))
+
+
+@pytest.mark.parametrize(("freeze", "trained"), [
+    ([], 8 * 3 * 9 + 8 + 8 * CLASSES + CLASSES), (["head.*"], 8 * 3 * 9 + 8),
+])  # fmt: skip
+def test_what_normalization_was_folded_into_is_trained_too(
+    tmp_path: Path, freeze: list[str], trained: int
+) -> None:
+    (tmp_path / "data.py").write_text(
+        "import numpy as np\ndef batches():\n    yield {'x': np.random.default_rng(0)"
+        ".standard_normal((64, 3, 8, 8)).astype(np.float32)}\n"
+    )
+    torch.manual_seed(0)
+    model = make_eager(Convolutions(), {"x": tensor("batch", 3, 8, 8)},
+                       {"batch": dim(1, 4, 64)}, ["logits"])  # fmt: skip
+    (tmp_path / "steps").mkdir()
+    context = replace(make_context(tmp_path / "steps", model.signature), base=tmp_path,
+                      original=lambda: model)  # fmt: skip
+    options = recover(distill={}, steps=5, batch_size=16, quantize={}, freeze=freeze)
+    found = RecoverQuantized(**options).run(model, context)
+    assert found.recovery is not None
+    assert found.recovery.trained_parameters == trained
+    assert found.sites.changed == 2
