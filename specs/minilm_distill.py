@@ -20,13 +20,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 PAIRS = 48
-LENGTH = 40  # tokens; longer texts are cut
+LENGTH = 32  # tokens; longer texts are cut
 SCALE = 20.0
 PACKAGES = ("numpy", "scipy", "sklearn")
 
 
 def pairs() -> Iterator[dict[str, NDArray[np.int64]]]:
-    """Pieces of 48 docstrings, two rows each: the first sentence and the rest. int64 [96, 40] ids
+    """Pieces of 48 docstrings, two rows each: the first sentence and the rest. int64 [96, 32] ids
     and masks, and the number of each row's docstring [96]."""
     found = _docstrings()
     random.Random(0).shuffle(found)
@@ -48,7 +48,7 @@ def contrastive(embedding: Tensor, batch: dict[str, Tensor]) -> Tensor:
 
 
 def _fitted(array: NDArray[np.int64]) -> NDArray[np.int64]:
-    """[n, any] -> [n, 40], cut or padded with zeros."""
+    """[n, any] -> [n, 32], cut or padded with zeros."""
     cut = array[:, :LENGTH]
     return np.pad(cut, ((0, 0), (0, LENGTH - cut.shape[1])))
 
