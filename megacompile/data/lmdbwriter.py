@@ -169,7 +169,7 @@ def _write_all(writer: _Writer, samples: Iterable[Mapping[str, Array]],
     dtypes: dict[str, str] = {}
     shapes: dict[str, tuple[int, ...] | None] = {}
     number = 0
-    for number, sample in enumerate(samples, 1):  # noqa: B007 - its last value is the count
+    for number, sample in enumerate(samples, 1):
         found = {name: array.dtype.name for name, array in sample.items()}
         if number == 1:
             dtypes, shapes = found, {name: array.shape for name, array in sample.items()}

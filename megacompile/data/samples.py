@@ -1,4 +1,4 @@
-"""Training data as its author gives it: numbered samples, a stream of samples, or pieces of many."""
+"""Training data as its author gives it: numbered samples, a stream of samples, or pieces."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def open_source(reference: str, base: Path, label: str, preload: bool = False) -
         return open_dataset(kind, base / place, preload, label)
     hook = hooks.load(reference, base)
     # A Dataset or a DataLoader may be callable by accident; it is data all the same.
-    is_data = is_numbered(hook) or isinstance(hook, Iterable) and not isinstance(hook, type)
+    is_data = is_numbered(hook) or (isinstance(hook, Iterable) and not isinstance(hook, type))
     found = hook if is_data or not callable(hook) else hooks.call(label, hook, leaf=DataError)
     if not isinstance(found, Iterable) and not hasattr(found, "__getitem__"):
         raise DataError(what=f"{label} gives no batches",

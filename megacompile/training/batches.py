@@ -20,7 +20,9 @@ from megacompile.data.samples import check_rows, is_numbered, is_sample_stream, 
 from megacompile.errors import DataError
 from megacompile.spec.training import Train
 from megacompile.training.loading import (
-    Batch,
+    Batch as Batch,
+)
+from megacompile.training.loading import (
     collate,
     drawn,
     endless_batches,

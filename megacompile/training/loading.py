@@ -161,7 +161,7 @@ class _Once(torch.utils.data.Sampler[Order]):
         return self.orders
 
 
-class _Fetch:
+class _Fetch(torch.utils.data.Dataset[Any]):
     """The dataset as a loader sees it: asked for an order, it gives a batch or a failure."""
 
     def __init__(self, dataset: Any, label: str) -> None:
