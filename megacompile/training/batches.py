@@ -20,9 +20,7 @@ from megacompile.data.samples import check_rows, is_numbered, is_sample_stream, 
 from megacompile.errors import DataError
 from megacompile.spec.training import Train
 from megacompile.training.loading import (
-    Batch as Batch,
-)
-from megacompile.training.loading import (
+    Batch,
     collate,
     drawn,
     endless_batches,

@@ -17,7 +17,7 @@ import torch
 from megacompile.compare import COSINE_OF
 from megacompile.passbase import Effect
 from megacompile.report.model import StepError
-from megacompile.training.batches import Batch
+from megacompile.training.loading import Batch
 from megacompile.training.step import TrainingStep
 
 NOISE = 3e-5  # of the largest root mean square of any gradient

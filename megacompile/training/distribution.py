@@ -15,7 +15,8 @@ import torch.distributed as dist
 from torch import nn
 
 from megacompile.errors import DataError, ModelError
-from megacompile.training.batches import Batch, rows_of
+from megacompile.training.batches import rows_of
+from megacompile.training.loading import Batch
 from megacompile.training.recipe import Distribute
 
 

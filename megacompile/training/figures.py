@@ -9,7 +9,8 @@ from typing import Any
 import torch
 
 from megacompile.training.activations import activation_memory
-from megacompile.training.batches import Batch, split, to_device
+from megacompile.training.batches import split, to_device
+from megacompile.training.loading import Batch
 from megacompile.training.memory import SavedBytes, bytes_of, live_memory
 from megacompile.training.step import TrainingStep
 

@@ -15,8 +15,9 @@ from megacompile.forms import Eager, Training
 from megacompile.spec.models import Spec
 from megacompile.spec.training import Train
 from megacompile.tensors import torch_dtype
-from megacompile.training.batches import Batch, Batches
+from megacompile.training.batches import Batches
 from megacompile.training.context import Origin, hook_hashes
+from megacompile.training.loading import Batch
 from megacompile.training.recipe import Recipe
 from megacompile.training.ties import find_ties
 

@@ -21,8 +21,9 @@ from megacompile.errors import DataError, ModelError, did_you_mean
 from megacompile.signature import Binding, Signature
 from megacompile.spec.training import Train
 from megacompile.training import distribution
-from megacompile.training.batches import Batch, split, to_device
+from megacompile.training.batches import split, to_device
 from megacompile.training.checkpointing import apply_checkpoints
+from megacompile.training.loading import Batch
 from megacompile.training.precision import mixed, widened
 from megacompile.training.recipe import Recipe, Scaler
 from megacompile.training.ties import apply_ties
