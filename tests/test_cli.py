@@ -132,8 +132,8 @@ def test_plan_goes_on_after_a_wrong_spec(
 
 @pytest.mark.parametrize("arguments", [
     ["run", "nowhere", "--input", "a.npz"], ["bench", "nowhere"], ["report", "nowhere"],
-    ["diff", "nowhere", "there"], ["write-lmdb", "npz:nowhere", "there"], ["init", "nowhere"],
-    ["plan", "nowhere.yaml"],
+    ["diff", "nowhere", "there"], ["init", "nowhere"], ["plan", "nowhere.yaml"],
+    ["write-lmdb", "npz:nowhere", "there"],
 ])  # fmt: skip
 def test_missing_files_are_errors_of_the_user(
     arguments: list[str], capsys: pytest.CaptureFixture[str]

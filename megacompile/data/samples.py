@@ -1,4 +1,4 @@
-"""Training data as its author gives it: numbered samples, a stream of them, or pieces of many."""
+"""Training data as its author gives it: numbered samples, a stream of samples, or pieces."""
 
 from __future__ import annotations
 

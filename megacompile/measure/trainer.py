@@ -54,12 +54,11 @@ class Waits:
 
     def figures(self) -> dict[str, float | None]:
         """The share of a step that is waiting, and milliseconds; None after a single step."""
-        start_ms = 1000 * self.started
-        if not self.steps:
-            return {"waiting": None, "waiting_ms": None, "data_start_ms": start_ms}
-        return {"waiting": self.waited / max(self.waited + self.taken, 1e-9),
-                "waiting_ms": 1000 * self.waited / self.steps,
-                "data_start_ms": start_ms}  # fmt: skip
+        found: dict[str, float | None] = {"waiting": None, "waiting_ms": None}
+        if self.steps:
+            found["waiting"] = self.waited / max(self.waited + self.taken, 1e-9)
+            found["waiting_ms"] = 1000 * self.waited / self.steps
+        return {**found, "data_start_ms": 1000 * self.started}
 
 
 def serve(requests: Iterator[dict[str, Any]], send: Send) -> None:

@@ -293,7 +293,7 @@ def test_a_worker_that_dies_during_the_measured_run(tmp_path: Path) -> None:
     (tmp_path / "data.py").write_text(DIES)
     path = spec_of(tmp_path, passes=["mixed-precision"],
                    train={"batches": "data.py:batches", "workers": 1, "steps": 30})  # fmt: skip
-    with pytest.raises(DataError, match=r"a worker process of train.batches") as caught:
+    with pytest.raises(DataError, match="a worker process of") as caught:
         build(tmp_path, path)
     assert caught.value.exit_code == 2
 

@@ -185,7 +185,7 @@ def test_batches_are_the_same_with_workers_and_preloaded(place: Path) -> None:
         assert first["low"].dtype == torch.bfloat16
         assert torch.equal(first["x"][:, 0].to(torch.bfloat16), first["low"])
     assert found[0] == found[1] == found[2]
-    assert sorted(number for batch in found[0][:5] for number in batch) == sorted([*range(10)] * 2)
+    assert sorted(itertools.chain(*found[0][:5])) == sorted([*range(10)] * 2)
 
 
 def cut(place: Path) -> None:

@@ -10,7 +10,8 @@ import torch
 from torch import nn
 
 from megacompile.errors import DataError, ModelError
-from megacompile.training.batches import Batch, Batches
+from megacompile.training.batches import Batches
+from megacompile.training.loading import Batch
 from megacompile.training.recipe import Checkpoint, Compile, Recipe, Scaler
 from megacompile.training.step import TrainingStep
 from tests.training.toy import digits, make_form
