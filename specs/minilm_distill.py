@@ -19,22 +19,26 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-PAIRS = 48
-LENGTH = 32  # tokens; longer texts are cut
+TOKENS = 3072  # of a piece
+LENGTHS = (24, 32, 48, 64)  # of both texts of a pair; longer ones are cut
 SCALE = 20.0
-PACKAGES = ("numpy", "scipy", "sklearn")
+PACKAGES = ("numpy", "scipy", "sklearn", "sympy", "networkx", "torch")
 
 
 def pairs() -> Iterator[dict[str, NDArray[np.int64]]]:
-    """Pieces of 48 docstrings, two rows each: the first sentence and the rest. int64 [96, 32] ids
-    and masks, and the number of each row's docstring [96]."""
+    """Pieces of docstrings of like length, two rows each: the first sentence and the rest. int64
+    ids and masks [128, 24] to [48, 64], and the number of each row's docstring [128] to [48]."""
+    waiting: dict[int, list[tuple[str, str]]] = {length: [] for length in LENGTHS}
     found = _docstrings()
     random.Random(0).shuffle(found)
-    for start in range(0, len(found) - PAIRS + 1, PAIRS):
-        chosen = found[start : start + PAIRS]
-        encoded = minilm.tokenize([text for pair in chosen for text in pair])
-        piece = {name: _fitted(array) for name, array in encoded.items()}
-        yield {**piece, "docstring": np.arange(2 * PAIRS) // 2}
+    for pair, length in zip(found, _lengths(found), strict=True):
+        waiting[length].append(pair)
+        rows = TOKENS // length
+        if 2 * len(waiting[length]) == rows:
+            encoded = minilm.tokenize([text for one in waiting[length] for text in one])
+            waiting[length].clear()
+            piece = {name: _fitted(array, length) for name, array in encoded.items()}
+            yield {**piece, "docstring": np.arange(rows) // 2}
 
 
 def contrastive(embedding: Tensor, batch: dict[str, Tensor]) -> Tensor:
@@ -47,10 +51,16 @@ def contrastive(embedding: Tensor, batch: dict[str, Tensor]) -> Tensor:
     return (F.cross_entropy(scores, right) + F.cross_entropy(scores.T, right)) / 2
 
 
-def _fitted(array: NDArray[np.int64]) -> NDArray[np.int64]:
-    """[n, any] -> [n, 32], cut or padded with zeros."""
-    cut = array[:, :LENGTH]
-    return np.pad(cut, ((0, 0), (0, LENGTH - cut.shape[1])))
+def _lengths(pairs: list[tuple[str, str]]) -> list[int]:
+    """The least of LENGTHS that both texts of each pair fit in, or the greatest."""
+    masks = (minilm.tokenize(list(pair))["attention_mask"] for pair in pairs)
+    return [next((n for n in LENGTHS if n >= mask.shape[1]), LENGTHS[-1]) for mask in masks]
+
+
+def _fitted(array: NDArray[np.int64], length: int) -> NDArray[np.int64]:
+    """[n, any] -> [n, length], cut or padded with zeros."""
+    cut = array[:, :length]
+    return np.pad(cut, ((0, 0), (0, length - cut.shape[1])))
 
 
 def _docstrings() -> list[tuple[str, str]]:

@@ -117,17 +117,23 @@ class Fit:
         return found if self.residual(found) < self.residual(start) else start
 
     def _loss(self, values: Values, call: Call) -> torch.Tensor:
-        import torch
         from torch.func import functional_call
 
         names = self.names[call.block]
         given = {own: values[first] for first, own in names.items()}
         output = functional_call(self.blocks[call.block], given, call.args, dict(call.kwargs))
-        error, size = torch.zeros(()), torch.zeros(())
-        for got, wanted in zip(_floats(output), call.answers, strict=True):
-            error = error + (got - wanted).float().square().sum()
-            size = size + wanted.float().square().sum()
-        return error / size.clamp(min=1e-12)
+        return relative_error(output, call.answers)
+
+
+def relative_error(output: Any, wanted: Any) -> torch.Tensor:
+    """Squared error of all floats of an output over the squares of the wanted ones; a scalar."""
+    import torch
+
+    error, size = torch.zeros(()), torch.zeros(())
+    for got, answer in zip(_floats(output), _floats(wanted), strict=True):
+        error = error + (got - answer).float().square().sum()
+        size = size + answer.float().square().sum()
+    return error / size.clamp(min=1e-12)
 
 
 def _floats(value: Any) -> tuple[torch.Tensor, ...]:

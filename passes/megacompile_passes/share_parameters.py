@@ -33,9 +33,10 @@ class ShareParameters(Pass[In, Out]):
     groups: list[list[str]] | None = Field(
         None, min_length=1, description="group: names (globs) of the blocks that share, per group"
     )
-    init: Literal["first", "mean", "least-squares"] = Field(
-        "first", description="group: the shared values: the first block's, the mean of all, or "
-        "those whose answers on the calibration data are nearest to all blocks' own"
+    init: Literal["first", "nearest", "mean", "least-squares"] = Field(
+        "first", description="group: the shared values: the first block's, those of the block that "
+        "keeps the model's answers on the calibration data nearest, the mean of all, or those whose "
+        "answers are nearest to all blocks' own"
     )  # fmt: skip
 
     @model_validator(mode="after")
@@ -53,7 +54,7 @@ class ShareParameters(Pass[In, Out]):
         return Effect.EXACT if self.mode == "identical" else Effect.LOSSY
 
     def needs_calibration(self) -> bool:
-        return self.init == "least-squares"
+        return self.init in ("nearest", "least-squares")
 
     def _groups(
         self, module: torch.nn.Module, wirings: Wirings, sites: Sites

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 from megacompile.errors import DataError, PassError
 from megacompile.forms import Eager
 from megacompile.passbase import PassContext, Result, Sites
+from megacompile.tensors import Feeds
 from megacompile_passes.share_parameters import ShareParameters
 from megacompile_passes.tracing import isolated
 
@@ -32,17 +32,17 @@ class ShareParametersEager(ShareParameters[Eager, Eager]):
         sites = Sites("block")
         groups = self._groups(probe.module, wirings, sites)
 
-        def runs() -> Iterator[Callable[[], Any]]:
+        def samples() -> Iterator[Feeds]:
             empty = True
             for feeds in ctx.calibration():
                 empty = False
-                yield lambda feeds=feeds: probe.call(feeds)  # type: ignore[misc]
+                yield feeds
             if empty:
                 raise DataError(what="the calibration data is empty",
                                 expected="at least one sample",
                                 remedy="let data.calibration yield samples")  # fmt: skip
 
-        ties, remarks = shared_values(probe.module, groups, self.init, runs, ctx.seed)
+        ties, remarks = shared_values(probe, groups, self.init, samples, ctx.seed)
         tied = {name for tie in ties for name in tie.names}
         for group in groups:
             for block, names in zip(group.blocks, group.parameters, strict=True):
