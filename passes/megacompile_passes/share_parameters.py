@@ -34,9 +34,9 @@ class ShareParameters(Pass[In, Out]):
         None, min_length=1, description="group: names (globs) of the blocks that share, per group"
     )
     init: Literal["first", "nearest", "mean", "least-squares"] = Field(
-        "first", description="group: the shared values: the first block's, those of the block that "
-        "keeps the model's answers on the calibration data nearest, the mean of all, or those whose "
-        "answers are nearest to all blocks' own"
+        "first", description="group: the shared values: the first block's, the mean of all, or by "
+        "the calibration data: those of the block that keeps the model's answers nearest, or those "
+        "whose answers are nearest to all blocks' own"
     )  # fmt: skip
 
     @model_validator(mode="after")

@@ -53,8 +53,8 @@ def shared_values(
 def member(module: torch.nn.Module, group: Group, index: int) -> Values:
     """One block's parameters, by their names in the first."""
     held = dict(module.named_parameters(remove_duplicate=False))
-    return {_own(group, name): held[own].detach()
-            for name, own in zip(group.parameters[0], group.parameters[index], strict=True)}  # fmt: skip
+    names = zip(group.parameters[0], group.parameters[index], strict=True)
+    return {_own(group, name): held[own].detach() for name, own in names}
 
 
 def mean(module: torch.nn.Module, group: Group) -> Values:
@@ -91,8 +91,10 @@ def _nearest(
     errors: dict[tuple[int, ...], float] = {}
 
     def ties_of(chosen: Sequence[int]) -> list[Tie]:
-        return [tie for group, index in zip(groups, chosen, strict=True)
-                for tie in _ties(model.module, group, member(model.module, group, index))]  # fmt: skip
+        values = [member(model.module, *one) for one in zip(groups, chosen, strict=True)]
+        return [
+            tie for one in zip(groups, values, strict=True) for tie in _ties(model.module, *one)
+        ]
 
     def error(chosen: tuple[int, ...]) -> float:
         if chosen not in errors:

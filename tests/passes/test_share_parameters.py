@@ -263,11 +263,42 @@ class TestValues:
         errors = {init: error(init) for init in ("first", "mean", "least-squares")}
         assert errors["least-squares"] < 0.8 * min(errors["first"], errors["mean"]), errors
 
-    def test_empty_calibration(self, tmp_path: Path) -> None:
+    def test_nearest_is_the_block_that_keeps_the_answers(self, tmp_path: Path) -> None:
+        """Every choice of blocks is tried here; no other choice for one group alone is better."""
+        model = eager(Stack(4))
+        original: Any = model.module
+        with torch.no_grad():  # the second block of the first pair is what that pair does
+            for value in original.blocks[0].parameters():
+                value.mul_(0.01)
+        feeds = list(samples(model))
+        wanted = [model.run(one) for one in feeds]
+
+        def error(chosen: tuple[int, int]) -> float:
+            tried = model.copy()
+            blocks: Any = tried.module.blocks
+            for at, source in enumerate((chosen[0], chosen[0], chosen[1], chosen[1])):
+                blocks[at].load_state_dict(original.blocks[source].state_dict())
+            got = [tried.run(one) for one in feeds]
+            return float(np.mean([sum(((g[n] - w[n]) ** 2).sum() for n in w)
+                                  / sum((w[n] ** 2).sum() for n in w)
+                                  for g, w in zip(got, wanted, strict=True)]))  # fmt: skip
+
+        result = share(model, tmp_path, every=2, init="nearest")
+        module: Any = result.model.module
+        weights = [block.up.weight for block in original.blocks]
+        first, second = (next(i for i, w in enumerate(weights) if torch.equal(w, block.up.weight))
+                         for block in (module.blocks[0], module.blocks[2]))  # fmt: skip
+        assert first == 1
+        assert error((first, second)) <= min(error((0, second)), error((first, 5 - second)))
+        assert error((first, second)) < error((0, 2))
+        assert f"values of blocks.1, blocks.{second}" in result.notes[1]
+
+    @pytest.mark.parametrize("init", ["nearest", "least-squares"])
+    def test_empty_calibration(self, tmp_path: Path, init: str) -> None:
         model = eager(Stack(2))
         context = make_context(tmp_path, model.signature, [])
         with pytest.raises(DataError, match="empty"):
-            ShareParametersEager(mode="group", every=2, init="least-squares").run(model, context)
+            ShareParametersEager(mode="group", every=2, init=init).run(model, context)
 
 
 class TestIdentical:
