@@ -105,8 +105,7 @@ def run(job: Job) -> Result:
     report = assemble(job, original, metric, outcomes, lowered, measured)
     bundle = write_product(job, report, outcomes, lowered, original)
     report.build_seconds = build_time(job, outcomes + lowered)
-    path = write_report(report, job.options.report_dir or Path("reports") / job.spec.name)
-    return Result(report, path, bundle, _exit_code(report, outcomes))
+    return Result(report, _write(job, report), bundle, _exit_code(report, outcomes))
 
 
 def _finish_training(
@@ -119,10 +118,14 @@ def _finish_training(
     report = assemble_training(job, original, outcomes, trained)
     bundle = write_product(job, report, outcomes, [], original)
     report.build_seconds = build_time(job, outcomes)
+    return Result(report, _write(job, report), bundle, _exit_code(report, outcomes))
+
+
+def _write(job: Job, report: Report) -> Path:
     folder = job.options.report_dir or Path("reports") / job.spec.name
     path = write_report(report, folder)
     write_events(report, folder, job.say)
-    return Result(report, path, bundle, _exit_code(report, outcomes))
+    return path
 
 
 def _start_over(job: Job) -> Result:

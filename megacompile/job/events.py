@@ -1,5 +1,5 @@
-"""Training runs for the tools people watch them with: TensorBoard files, and Weights & Biases
-(offline) where it is installed."""
+"""Training runs and recoveries for the tools people watch them with: TensorBoard files, and
+Weights & Biases (offline) where it is installed."""
 
 from __future__ import annotations
 
@@ -9,44 +9,73 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from megacompile.report.model import Report, StepFigures
+from megacompile.report.model import RecoveryRecord, Report, StepFigures
+
+Scalars = dict[str, list[tuple[int, float]]]
 
 TENSORBOARD, WANDB = "tensorboard", "wandb"
 
 
 def write_events(report: Report, folder: Path, say: Callable[[str], None]) -> list[Path]:
-    """Write both steps' losses and figures under `folder`; the folders that were written."""
-    record = report.training
-    if record is None:
+    """Write the losses and figures of training steps and recoveries under `folder`; the folders
+    that were written."""
+    runs = _runs(report)
+    if not runs:
         return []
-    runs = {"plain": record.plain, "optimised": record.optimised}
     written = [_tensorboard(runs, folder / TENSORBOARD)]
     if importlib.util.find_spec(WANDB) is not None:
         written.append(_wandb(report, runs, folder / WANDB, say))
     return written
 
 
-def scalars(figures: StepFigures) -> dict[str, list[float]]:
-    """Tag -> values by step; a figure of the whole run has one."""
+def step_scalars(figures: StepFigures) -> Scalars:
+    """Tag -> (step, value)s of a training step; a figure of the whole run has one."""
     return {
-        "loss": figures.losses,
-        "step_ms": [figures.step_ms.p50],
-        "peak_memory_mb": [figures.peak_memory_mb],
-        "peak_activation_mb": [figures.peak_activation_mb],
-        "samples_per_second": [figures.samples_per_second],
+        "loss": list(enumerate(figures.losses)),
+        "step_ms": [(0, figures.step_ms.p50)],
+        "peak_memory_mb": [(0, figures.peak_memory_mb)],
+        "peak_activation_mb": [(0, figures.peak_activation_mb)],
+        "samples_per_second": [(0, figures.samples_per_second)],
     }
 
 
-def _tensorboard(runs: dict[str, StepFigures], folder: Path) -> Path:
+def recovery_scalars(record: RecoveryRecord) -> Scalars:
+    """Tag -> (step, value)s of a recovery; the user's metrics stand at its first and last step."""
+    spacing = record.steps / max(1, len(record.losses))
+    found: Scalars = {
+        "loss": [(round(number * spacing), value) for number, value in enumerate(record.losses)],
+        record.monitor: [(look.step, look.value) for look in record.looks],
+    }
+    for step, metrics in ((0, record.metric_before), (record.steps, record.metric_after)):
+        for name, metric in metrics.items():
+            found.setdefault(f"metric/{name}", []).append((step, metric.value))
+    return found
+
+
+def _runs(report: Report) -> dict[str, Scalars]:
+    found: dict[str, Scalars] = {}
+    if report.training is not None:
+        found = {"plain": step_scalars(report.training.plain),
+                 "optimised": step_scalars(report.training.optimised)}  # fmt: skip
+    recovered: list[RecoveryRecord] = []
+    for one in report.candidates:
+        # Candidates that begin with the same passes have one recovery in common.
+        if one.recovery is not None and one.recovery not in recovered:
+            recovered.append(one.recovery)
+            found[f"recover/{one.name}"] = recovery_scalars(one.recovery)
+    return found
+
+
+def _tensorboard(runs: dict[str, Scalars], folder: Path) -> Path:
     from tensorboard.compat.proto.event_pb2 import Event
     from tensorboard.compat.proto.summary_pb2 import Summary
     from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
     shutil.rmtree(folder, ignore_errors=True)
-    for name, figures in runs.items():
+    for name, scalars in runs.items():
         writer = EventFileWriter(str(folder / name))
-        for tag, values in scalars(figures).items():
-            for step, value in enumerate(values):
+        for tag, values in scalars.items():
+            for step, value in values:
                 summary = Summary(value=[Summary.Value(tag=tag, simple_value=value)])
                 writer.add_event(Event(step=step, wall_time=float(step), summary=summary))
         writer.close()
@@ -54,7 +83,7 @@ def _tensorboard(runs: dict[str, StepFigures], folder: Path) -> Path:
 
 
 def _wandb(
-    report: Report, runs: dict[str, StepFigures], folder: Path, say: Callable[[str], None]
+    report: Report, runs: dict[str, Scalars], folder: Path, say: Callable[[str], None]
 ) -> Path:
     import wandb
 
@@ -62,13 +91,11 @@ def _wandb(
     before = os.environ.get("WANDB_SILENT")
     os.environ["WANDB_SILENT"] = "true"
     try:
-        for name, figures in runs.items():
+        for name, scalars in runs.items():
             run = wandb.init(project=report.name, name=name, dir=str(folder), mode="offline",
                              config=report.spec, reinit=True)  # fmt: skip
-            found = scalars(figures)
-            for step, loss in enumerate(found.pop("loss")):
-                run.log({"loss": loss}, step=step)
-            run.summary.update({tag: values[-1] for tag, values in found.items()})
+            for step, values in _by_step(scalars).items():
+                run.log(values, step=step)  # steps must rise, or it drops them
             run.finish()
     except Exception as error:  # noqa: BLE001 - somebody else's tool must not cost the build
         say(f"Weights & Biases wrote nothing: {type(error).__name__}: {error}")
@@ -78,3 +105,11 @@ def _wandb(
         else:
             os.environ["WANDB_SILENT"] = before
     return folder
+
+
+def _by_step(scalars: Scalars) -> dict[int, dict[str, float]]:
+    found: dict[int, dict[str, float]] = {}
+    for tag, values in scalars.items():
+        for step, value in values:
+            found.setdefault(step, {})[tag] = value
+    return dict(sorted(found.items()))

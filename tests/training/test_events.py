@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from megacompile.job.events import scalars, write_events
+from megacompile.job.events import recovery_scalars, step_scalars, write_events
 from tests.report.samples import sample_report
+from tests.report.test_recovery import record as recovery_record
 from tests.report.training_samples import training_record, training_report
 
 
@@ -19,10 +20,28 @@ def test_tensorboard(tmp_path: Path) -> None:
     record = training_record()
     for name, figures in (("plain", record.plain), ("optimised", record.optimised)):
         found = EventAccumulator(str(tmp_path / "tensorboard" / name)).Reload()
-        assert set(found.Tags()["scalars"]) == set(scalars(figures))
+        assert set(found.Tags()["scalars"]) == set(step_scalars(figures))
         losses = [event.value for event in found.Scalars("loss")]
         assert losses == pytest.approx(figures.losses, rel=1e-6)
         assert found.Scalars("step_ms")[0].value == pytest.approx(figures.step_ms.p50)
+
+
+def test_recoveries_of_either_workload(tmp_path: Path) -> None:
+    """One for all candidates that have it in common, with the metrics at its ends."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    report = sample_report().model_copy(deep=True)
+    first, second = report.candidates[:2]
+    first.recovery = second.recovery = recovery_record()
+    write_events(report, tmp_path, print)
+    files = sorted(one.parent for one in tmp_path.rglob("*tfevents*"))
+    assert files == [tmp_path / "tensorboard" / "recover" / first.name]
+    found = EventAccumulator(str(files[0])).Reload()
+    assert set(found.Tags()["scalars"]) == set(recovery_scalars(recovery_record()))
+    looks = [(event.step, event.value) for event in found.Scalars("held-out loss")]
+    assert looks == [(0, pytest.approx(0.8)), (50, pytest.approx(0.2)), (100, pytest.approx(0.3))]
+    metrics = [(event.step, event.value) for event in found.Scalars("metric/recall@1")]
+    assert metrics == [(0, pytest.approx(0.124)), (100, pytest.approx(0.351))]
 
 
 def test_an_inference_report_has_no_events(tmp_path: Path) -> None:
