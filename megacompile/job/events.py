@@ -85,12 +85,12 @@ def _tensorboard(runs: dict[str, Scalars], folder: Path) -> Path:
 def _wandb(
     report: Report, runs: dict[str, Scalars], folder: Path, say: Callable[[str], None]
 ) -> Path:
-    import wandb
-
     folder.mkdir(parents=True, exist_ok=True)
     before = os.environ.get("WANDB_SILENT")
     os.environ["WANDB_SILENT"] = "true"
     try:
+        import wandb
+
         for name, scalars in runs.items():
             run = wandb.init(project=report.name, name=name, dir=str(folder), mode="offline",
                              config=report.spec, reinit=True)  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -57,3 +58,15 @@ def test_weights_and_biases_offline(tmp_path: Path) -> None:
     runs = sorted((tmp_path / "wandb").rglob("*.wandb"))
     assert len(runs) == 2
     assert all(one.stat().st_size > 0 for one in runs)
+
+
+def test_weights_and_biases_that_cannot_be_imported_cost_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "wandb.py").write_text("import a_module_that_nobody_has")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "wandb", raising=False)
+    said: list[str] = []
+    write_events(training_report(), tmp_path / "report", said.append)
+    assert "a_module_that_nobody_has" in said[0]
+    assert list((tmp_path / "report" / "tensorboard").rglob("*tfevents*"))
