@@ -214,6 +214,13 @@ class Pass(BaseModel, ABC, Generic[In, Out]):
         """Why this pass can't precede that backend, with what to write instead; None if it can."""
         return None
 
+    def unsupported(self, device: str, isa: typing.Sequence[str]) -> PassError | None:
+        """What the target can't do of what the options ask for, known before anything runs.
+
+        `device` is cpu or cuda, `isa` names instruction sets of the CPU.
+        """
+        return None
+
     def missing_libraries(self) -> list[str]:
         from importlib.metadata import PackageNotFoundError, version
 

@@ -136,6 +136,7 @@ def make_plan(loaded: Loaded, target: Callable[[Spec], Machine], quantized: bool
         baselines.append(plain.backend.name)
         lowered.append(plain)
     problems += _data_problems(loaded, spec, candidates)
+    problems += _target_problems(machine, candidates)
     raise_all(problems)
     return Plan(spec, machine, tuple(candidates), tuple(baselines), tuple(lowered))
 
@@ -184,6 +185,16 @@ def _data_problems(
                 yield PlanError(what=f"'{step.pass_.name}' needs {kind} data under these options",
                                 where=step.where, got=f"no data.{kind}", expected=HOOKS[kind][0],
                                 remedy=HOOKS[kind][1])  # fmt: skip
+
+
+def _target_problems(machine: Machine, candidates: list[CandidatePlan]) -> Iterator[PlanError]:
+    """What passes ask for and the target can't do, each place once."""
+    seen: set[tuple[str | None, str]] = set()
+    for step in (step for candidate in candidates for step in candidate.steps):
+        found = step.pass_.unsupported(machine.device, machine.isa)
+        if found is not None and (step.where, found.what) not in seen:
+            seen.add((step.where, found.what))
+            yield PlanError(**{**found.fields(), "where": step.where})
 
 
 HOOKS = {

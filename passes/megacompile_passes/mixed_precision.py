@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
@@ -51,19 +52,27 @@ class MixedPrecision(Pass[Training, Training]):
                              f"{self.maximum_scale:g}")  # fmt: skip
         return self
 
+    def unsupported(self, device: str, isa: Sequence[str]) -> PassError | None:
+        if device != "cpu" or self.dtype != "float16" or self._is_native(isa):
+            return None
+        return PassError(
+            what="this CPU does not compute in float16",
+            expected=" or ".join(NATIVE["float16"]),
+            got=", ".join(isa) or "none of the known instruction sets",
+            remedy="use dtype: bfloat16, which needs no gradient scaler either",
+        )
+
+    def _is_native(self, isa: Sequence[str]) -> bool:
+        return not set(NATIVE[self.dtype]).isdisjoint(isa)
+
     def run(self, model: Training, ctx: PassContext) -> Result[Training]:
         training = ctx.needs_training(self.name)
         if model.recipe.autocast is not None:
             raise PassError(what=f"the step is computed in {model.recipe.autocast} already",
                             remedy="write mixed-precision once")  # fmt: skip
-        native = [name for name in NATIVE[self.dtype] if name in training.isa]
-        if training.device == "cpu" and self.dtype == "float16" and not native:
-            raise PassError(
-                what="this CPU does not compute in float16",
-                expected=" or ".join(NATIVE["float16"]),
-                got=", ".join(training.isa) or "none of the known instruction sets",
-                remedy="use dtype: bfloat16, which needs no gradient scaler either",
-            )
+        lack = self.unsupported(training.device, training.isa)
+        if lack is not None:
+            raise lack
         sites = Sites("parameter")
         for name, parameter in model.module.named_parameters():
             if parameter.is_floating_point() and parameter.element_size() == 4:
@@ -71,7 +80,7 @@ class MixedPrecision(Pass[Training, Training]):
             else:
                 sites.skip(name, f"it is {parameter.dtype}, no float32 master weight")
         notes = []
-        if training.device == "cpu" and not native:
+        if training.device == "cpu" and not self._is_native(training.isa):
             notes.append(f"this CPU computes {self.dtype} by converting to float32: memory is "
                          "saved, time is not")  # fmt: skip
         scaler = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 from pydantic import Field
@@ -26,14 +27,20 @@ class OffloadActivations(Pass[Training, Training]):
     )
     minimum_elements: int = Field(65536, ge=0, description="smaller tensors stay on the device")
 
+    def unsupported(self, device: str, isa: Sequence[str]) -> PassError | None:
+        if device != "cpu":
+            return None
+        return PassError(what="activations of a CPU are in the host's memory already",
+                         got="target.device: cpu", expected="target.device: cuda",
+                         remedy="use `compress-activations` or `checkpoint`")  # fmt: skip
+
     def run(self, model: Training, ctx: PassContext) -> Result[Training]:
         from megacompile.training.recipe import Offload
 
         training = ctx.needs_training(self.name)
-        if training.device == "cpu":
-            raise PassError(what="activations of a CPU are in the host's memory already",
-                            got="target.device: cpu", expected="target.device: cuda",
-                            remedy="use `compress-activations` or `checkpoint`")  # fmt: skip
+        lack = self.unsupported(training.device, training.isa)
+        if lack is not None:
+            raise lack
         if model.recipe.offload is not None or model.recipe.compression is not None:
             other = "offloaded" if model.recipe.offload is not None else "compressed"
             raise PassError(what=f"activations are {other} already",

@@ -17,7 +17,6 @@ import megacompile
 from megacompile.builder import Result
 from megacompile.errors import BundleError, DataError, MegacompileError
 from megacompile.measure import trainer
-from megacompile.measure.machine import cpu_isa
 from tests.build.training_world import SPECS, build, spec_of
 from tests.training.toy import digits
 
@@ -432,14 +431,15 @@ def test_what_is_wrong_is_said_before_anything_is_built(case: str, tmp_path: Pat
     assert not (tmp_path / "report").exists()
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(any("fp16" in name for name in cpu_isa()), reason="this CPU has float16")
-def test_float16_on_a_cpu_that_lacks_it(tmp_path: Path) -> None:
-    path = spec_of(tmp_path, passes=[{"mixed-precision": {"dtype": "float16"}}])
-    found = build(tmp_path, path).report.candidates[0]
-    assert found.status == "failed"
-    assert "does not compute in float16" in str(found.reason)
-    assert "bfloat16" in str(found.remedy)
+def test_what_the_target_cannot_do_is_said_before_anything_runs(tmp_path: Path) -> None:
+    path = spec_of(tmp_path, target={"isa": ["avx2"]},
+                   passes=[{"mixed-precision": {"dtype": "float16"}},
+                           {"offload-activations": {}}])  # fmt: skip
+    with pytest.raises(MegacompileError) as caught:
+        build(tmp_path, path)
+    for words in ("does not compute in float16", "bfloat16", "activations of a CPU", "passes"):
+        assert words in str(caught.value)
+    assert not (tmp_path / "report").exists()
 
 
 @pytest.fixture
