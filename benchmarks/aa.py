@@ -36,14 +36,20 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
             (folder / "model.py").write_text(MODEL)
-            options = megacompile.Options(build_dir=folder / "build", report_dir=folder / "report",
-                                          cache_dir=folder / "cache")  # fmt: skip
+            options = megacompile.Options(
+                build_dir=folder / "build", report_dir=folder / "report", cache_dir=folder / "cache"
+            )
             for number in range(builds):
-                spec = megacompile.Spec.model_validate({
-                    "name": "itself", "model": {"python": "model.py:build"}, "seed": number,
-                    "inputs": {"input": {"shape": [16, 256]}}, "backends": ["onnxruntime"],
-                    "benchmark": {"baselines": ["onnxruntime"], "seconds": 3},
-                })  # fmt: skip
+                spec = megacompile.Spec.model_validate(
+                    {
+                        "name": "itself",
+                        "model": {"python": "model.py:build"},
+                        "seed": number,
+                        "inputs": {"input": {"shape": [16, 256]}},
+                        "backends": ["onnxruntime"],
+                        "benchmark": {"baselines": ["onnxruntime"], "seconds": 3},
+                    }
+                )
                 report = megacompile.build(spec, options, base=folder).report
                 speedup = report.candidates[0].points[0].speedup
                 check = report.aa_check
@@ -56,8 +62,11 @@ def main() -> None:
                 interval = RatioInterval(speedup.median, speedup.low, speedup.high)
                 claim = significant(interval, floor)
                 claims += report.verdict == "improved" or claim != "no difference"
-                print(f"{number + 1:>3}: {speedup.median:.3f} [{speedup.low:.3f}, "
-                      f"{speedup.high:.3f}] {report.verdict}, {claim}", flush=True)  # fmt: skip
+                print(
+                    f"{number + 1:>3}: {speedup.median:.3f} [{speedup.low:.3f}, "
+                    f"{speedup.high:.3f}] {report.verdict}, {claim}",
+                    flush=True,
+                )
     finally:
         load.kill()
     print(f"{claims} of {builds} builds claim a difference; {withheld} withheld their figures")

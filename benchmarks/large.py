@@ -62,15 +62,20 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "model.py").write_text(MODEL.format(layers=layers, width=width))
-        spec = megacompile.Spec.model_validate({
-            "name": "large", "model": {"python": "model.py:build"},
-            "dims": {"n": {"min": 1, "typical": 2, "max": 4}},
-            "inputs": {"input": {"shape": ["n", width]}},
-            "passes": ["simplify"], "backends": ["onnxruntime"],
-            "benchmark": {"baselines": ["eager"], "seconds": 5},
-        })  # fmt: skip
-        options = megacompile.Options(build_dir=folder / "build", report_dir=folder / "report",
-                                      cache_dir=folder / "cache")  # fmt: skip
+        spec = megacompile.Spec.model_validate(
+            {
+                "name": "large",
+                "model": {"python": "model.py:build"},
+                "dims": {"n": {"min": 1, "typical": 2, "max": 4}},
+                "inputs": {"input": {"shape": ["n", width]}},
+                "passes": ["simplify"],
+                "backends": ["onnxruntime"],
+                "benchmark": {"baselines": ["eager"], "seconds": 5},
+            }
+        )
+        options = megacompile.Options(
+            build_dir=folder / "build", report_dir=folder / "report", cache_dir=folder / "cache"
+        )
         sampler = Sampler()
         sampler.start()
         report = megacompile.build(spec, options, base=folder).report
@@ -79,8 +84,10 @@ def main() -> None:
         print(f"{candidate.name}: {candidate.status} {candidate.reason or ''}")
         steps = [*candidate.steps, *([candidate.lowering] if candidate.lowering else [])]
         for step in steps:
-            print(f"  {step.pass_:<12} {step.seconds:7.1f} s, peak {step.peak_memory_mb} MB, "
-                  f"size {(step.size_bytes or 0) / 1e9:.2f} GB")  # fmt: skip
+            print(
+                f"  {step.pass_:<12} {step.seconds:7.1f} s, peak {step.peak_memory_mb} MB, "
+                f"size {(step.size_bytes or 0) / 1e9:.2f} GB"
+            )
         print(f"largest memory of all processes: {sampler.peak / 1e9:.2f} GB")
 
 

@@ -62,14 +62,24 @@ def load(path: Path, batch: int | None) -> tuple[Training, PassContext]:
     eager: Any = load_original(spec, path.parent, Signature(spec.inputs, spec.dims))
     module = eager.module
     origin = Origin(spec.model.reference, path.parent, train, spec.seed)
-    form = Training(module, eager.signature, bind(module.forward, spec.inputs, str(path)),
-                    Recipe(ties=find_ties(module)), origin)  # fmt: skip
+    form = Training(
+        module,
+        eager.signature,
+        bind(module.forward, spec.inputs, str(path)),
+        Recipe(ties=find_ties(module)),
+        origin,
+    )
     training = TrainingContext(origin, isa=tuple(cpu_isa()), threads=torch.get_num_threads())
     context = PassContext(
-        work=Path(tempfile.mkdtemp()), target_threads=training.threads, seed=spec.seed,
-        traits=Traits("training"), calibration=lambda: iter(()), examples=lambda which: {},
-        training=training, base=path.parent,
-    )  # fmt: skip
+        work=Path(tempfile.mkdtemp()),
+        target_threads=training.threads,
+        seed=spec.seed,
+        traits=Traits("training"),
+        calibration=lambda: iter(()),
+        examples=lambda which: {},
+        training=training,
+        base=path.parent,
+    )
     return form, context
 
 
@@ -93,8 +103,7 @@ def race(
 def ratio(first: list[float], second: list[float]) -> str:
     """Second over first: the median of paired ratios with its interval."""
     ratios = [b / a for a, b in zip(first, second, strict=True)]
-    draws = sorted(statistics.median(random.choices(ratios, k=len(ratios)))
-                   for _ in range(2000))  # fmt: skip
+    draws = sorted(statistics.median(random.choices(ratios, k=len(ratios))) for _ in range(2000))
     return f"{statistics.median(ratios):.3f} ({draws[50]:.3f} to {draws[1949]:.3f})"
 
 
@@ -107,8 +116,14 @@ def cosine(plain: TrainingStep, other: TrainingStep, batch: dict[str, torch.Tens
         gradients.append({n: g.clone() for n, g in step.gradients().items()})
         step.optimizer.zero_grad(set_to_none=True)
     first, second = gradients
-    return min(float(torch.nn.functional.cosine_similarity(
-        first[n].flatten().double(), second[n].flatten().double(), 0)) for n in first)  # fmt: skip
+    return min(
+        float(
+            torch.nn.functional.cosine_similarity(
+                first[n].flatten().double(), second[n].flatten().double(), 0
+            )
+        )
+        for n in first
+    )
 
 
 def checkpoints(form: Training, context: PassContext, memory: float, rounds: int) -> None:
@@ -126,8 +141,11 @@ def checkpoints(form: Training, context: PassContext, memory: float, rounds: int
         result = CheckpointBlocks(memory=share).run(form, context)
         add(name, result.model.step())
         policies = Counter(one.policy for one in result.model.recipe.checkpoints)
-        print(f"{name}: " + ", ".join(f"{n} {policy}" for policy, n in policies.items())
-              + f"; {result.notes[-1]}")  # fmt: skip
+        print(
+            f"{name}: "
+            + ", ".join(f"{n} {policy}" for policy, n in policies.items())
+            + f"; {result.notes[-1]}"
+        )
 
     budget(f"budget {memory:g}", memory)
     for k in EVERY:
@@ -136,11 +154,14 @@ def checkpoints(form: Training, context: PassContext, memory: float, rounds: int
         budget(f"budget of every {k}", min(shares[f"every {k}"] * 1.0001, 0.9999))
     times = race(steps, batch, rounds)
     for name in steps:
-        print(f"{name:<18} memory {shares[name]:.3f}  step time "
-              f"{ratio(times['plain'], times[name])}")  # fmt: skip
+        print(
+            f"{name:<18} memory {shares[name]:.3f}  step time {ratio(times['plain'], times[name])}"
+        )
     for k in EVERY:
-        print(f"budget of every {k} over every {k}, at its memory: step time "
-              f"{ratio(times[f'every {k}'], times[f'budget of every {k}'])}")  # fmt: skip
+        print(
+            f"budget of every {k} over every {k}, at its memory: step time "
+            f"{ratio(times[f'every {k}'], times[f'budget of every {k}'])}"
+        )
 
 
 def compression(form: Training, context: PassContext, rounds: int) -> None:
@@ -154,8 +175,10 @@ def compression(form: Training, context: PassContext, rounds: int) -> None:
     steps |= {name: form.step(step.recipe) for name, step in steps.items()}  # untrained again
     for name, step in steps.items():
         share = activation_memory(step, batch).peak / base
-        print(f"{name:<8} memory {share:.3f}  step time {ratio(times['plain'], times[name])}  "
-              f"worst gradient cosine {cosine(steps['plain'], step, batch):.6f}")  # fmt: skip
+        print(
+            f"{name:<8} memory {share:.3f}  step time {ratio(times['plain'], times[name])}  "
+            f"worst gradient cosine {cosine(steps['plain'], step, batch):.6f}"
+        )
 
 
 def largest_batch(form: Training, context: PassContext) -> None:
@@ -183,8 +206,10 @@ def largest_batch(form: Training, context: PassContext) -> None:
         middle = (low + high) // 2
         low, high = (middle, high) if peak(middle) <= plain else (low, middle)
     size = training.train.batch_size
-    print(f"in the plain step's {plain / 1e6:.1f} MB: batch {size} plain, at least {low} with all "
-          f"memory passes ({low / size:.1f} times)")  # fmt: skip
+    print(
+        f"in the plain step's {plain / 1e6:.1f} MB: batch {size} plain, at least {low} with all "
+        f"memory passes ({low / size:.1f} times)"
+    )
 
 
 def sharding(spec: Path, form: Training, context: PassContext) -> None:

@@ -20,21 +20,31 @@ import megacompile
 
 def chain(path: Path, nodes: int) -> None:
     """Write Abs(x), Neg(.), Abs(.), …: nothing that a simplifier could fold."""
-    made = [helper.make_node("Sin" if i % 2 else "Cos", [f"t{i}"], [f"t{i + 1}"])
-            for i in range(nodes)]  # fmt: skip
-    ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, ["n", 8])
-            for n in ("t0", f"t{nodes}")]  # fmt: skip
+    made = [
+        helper.make_node("Sin" if i % 2 else "Cos", [f"t{i}"], [f"t{i + 1}"]) for i in range(nodes)
+    ]
+    ends = [
+        helper.make_tensor_value_info(n, TensorProto.FLOAT, ["n", 8]) for n in ("t0", f"t{nodes}")
+    ]
     graph = helper.make_graph(made, "chain", ends[:1], ends[1:])
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9),
-              str(path))  # fmt: skip
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9),
+        str(path),
+    )
 
 
 def spec(nodes: int) -> megacompile.Spec:
-    return megacompile.Spec.model_validate({
-        "name": f"chain{nodes}", "model": {"onnx": "m.onnx"},
-        "dims": {"n": {"min": 1, "typical": 4, "max": 8}}, "inputs": {"t0": {"shape": ["n", 8]}},
-        "passes": ["simplify"], "backends": ["onnxruntime"], "benchmark": {"seconds": 1},
-    })  # fmt: skip
+    return megacompile.Spec.model_validate(
+        {
+            "name": f"chain{nodes}",
+            "model": {"onnx": "m.onnx"},
+            "dims": {"n": {"min": 1, "typical": 4, "max": 8}},
+            "inputs": {"t0": {"shape": ["n", 8]}},
+            "passes": ["simplify"],
+            "backends": ["onnxruntime"],
+            "benchmark": {"seconds": 1},
+        }
+    )
 
 
 def own_seconds(nodes: int) -> float:
@@ -42,8 +52,9 @@ def own_seconds(nodes: int) -> float:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         chain(folder / "m.onnx", nodes)
-        options = megacompile.Options(build_dir=folder / "build", report_dir=folder / "report",
-                                      cache_dir=folder / "cache")  # fmt: skip
+        options = megacompile.Options(
+            build_dir=folder / "build", report_dir=folder / "report", cache_dir=folder / "cache"
+        )
         report = megacompile.build(spec(nodes), options, base=folder).report
         assert report.candidates[0].status == "built", report.candidates[0].reason
         assert report.build_seconds is not None

@@ -33,8 +33,9 @@ def main() -> None:
     spec = Path(sys.argv[1])
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        options = megacompile.Options(build_dir=folder / "build", report_dir=folder / "report",
-                                      cache_dir=folder / "cache")  # fmt: skip
+        options = megacompile.Options(
+            build_dir=folder / "build", report_dir=folder / "report", cache_dir=folder / "cache"
+        )
         cold = megacompile.build(spec, options).report.build_seconds
         assert cold is not None
         for part, seconds in cold:

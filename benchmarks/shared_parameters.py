@@ -36,13 +36,17 @@ SPECS = Path(__file__).resolve().parents[1] / "specs"
 MATRICES = 6 * (4 * 384 * 384 + 2 * 384 * 1536)
 VECTORS = 6 * (4 * 384 + 1536 + 384 + 4 * 384)
 
-STATIC, DYNAMIC, WEIGHTS = ({"quantize": {"method": m}} for m in
-                            ("static", "dynamic", "weight-only"))  # fmt: skip
+STATIC, DYNAMIC, WEIGHTS = (
+    {"quantize": {"method": m}} for m in ("static", "dynamic", "weight-only")
+)
 BFLOAT16 = {"cast": {"dtype": "bfloat16"}}
 PASSES: dict[str, list[Any]] = {
-    "float32": [], "bfloat16": [BFLOAT16], "int8 static": [STATIC], "int8 dynamic": [DYNAMIC],
+    "float32": [],
+    "bfloat16": [BFLOAT16],
+    "int8 static": [STATIC],
+    "int8 dynamic": [DYNAMIC],
     "int8 weight-only": [WEIGHTS],
-}  # fmt: skip
+}
 MATRIX_BYTES = {"float32": 4, "bfloat16": 2}  # else int8
 ENGINES = {
     "torchscript": ["float32"],
@@ -51,7 +55,7 @@ ENGINES = {
     "torch-compile": ["float32", "int8 static", "int8 weight-only"],
     "aotinductor": ["float32", "bfloat16", "int8 static", "int8 dynamic", "int8 weight-only"],
     "tensorrt": ["float32", "bfloat16", "int8 static"],
-}  # fmt: skip
+}
 
 
 def spec_of(engine: str, precision: str, share: list[Any]) -> dict[str, Any]:
@@ -62,12 +66,16 @@ def spec_of(engine: str, precision: str, share: list[Any]) -> dict[str, Any]:
     if engine == "tensorrt":
         kept["target"]["arch"] = ["sm_89"]
     return {
-        **kept, "dims": {"batch": {"min": 1, "typical": 2, "max": 4},
-                         "seq": {"min": 4, "typical": 16, "max": 128}},
+        **kept,
+        "dims": {
+            "batch": {"min": 1, "typical": 2, "max": 4},
+            "seq": {"min": 4, "typical": 16, "max": 128},
+        },
         "data": {"calibration": {"python": "minilm.py:sentences", "samples": 8}},
-        "backends": [engine], "passes": [*share, *PASSES[precision]],
+        "backends": [engine],
+        "passes": [*share, *PASSES[precision]],
         "benchmark": {"baselines": ["eager"]},
-    }  # fmt: skip
+    }
 
 
 def size_of(data: dict[str, Any]) -> int:
@@ -84,20 +92,27 @@ def size_of(data: dict[str, Any]) -> int:
         events: list[dict[str, Any]] = []
         request = {
             "spec": plan.spec.model_dump(mode="json", by_alias=True, exclude_unset=True),
-            "base": str(SPECS), "cache": str(work / "cache"), "quantized": False,
-            "machine": dataclasses.asdict(plan.target), "original": original.to_dict(),
-            "candidate": chosen.name, "variant": chosen.variant, "dump": None,
+            "base": str(SPECS),
+            "cache": str(work / "cache"),
+            "quantized": False,
+            "machine": dataclasses.asdict(plan.target),
+            "original": original.to_dict(),
+            "candidate": chosen.name,
+            "variant": chosen.variant,
+            "dump": None,
             "verify_each": False,
-        }  # fmt: skip
+        }
         build_candidate(request, events.append)
         key = next(event["key"] for event in events if event["event"] == "engine")
         entry = Cache(work / "cache").get(key)
         assert entry is not None
         files = (entry.folder / FORM).rglob("*")
         # TensorRT's model lies beside its engine, to be built again where the GPU is.
-        return sum(file.stat().st_size for file in files
-                   if file.is_file() and (chosen.backend.name != "tensorrt"
-                                          or file.suffix == ".engine"))  # fmt: skip
+        return sum(
+            file.stat().st_size
+            for file in files
+            if file.is_file() and (chosen.backend.name != "tensorrt" or file.suffix == ".engine")
+        )
 
 
 def _sizes(send: Any, engine: str, precision: str, share: list[Any]) -> None:
@@ -135,8 +150,12 @@ def main() -> None:
     parser.add_argument("--every", type=int, default=2, help="blocks that share")
     parser.add_argument("--list", action="store_true", help="name the engines and precisions")
     chosen = parser.parse_args()
-    cases = [(e, p) for e, precisions in ENGINES.items() for p in precisions
-             if not chosen.engine or e in chosen.engine or f"{e}/{p}" in chosen.engine]  # fmt: skip
+    cases = [
+        (e, p)
+        for e, precisions in ENGINES.items()
+        for p in precisions
+        if not chosen.engine or e in chosen.engine or f"{e}/{p}" in chosen.engine
+    ]
     if chosen.list or not cases:
         sys.exit("\n".join(f"{engine}/{precision}" for engine, precision in cases))
     print("| engine | precision | MB | MB shared | encoder left |\n|---|---|---|---|---|")

@@ -35,26 +35,32 @@ BATCH = {"min": 1, "typical": 1, "max": 8}
 # Sizes that `init` can't know: what these models were made for, from their own projects.
 SPEECH = {
     "dims": {"batch": BATCH},
-    "inputs": {"input": {"shape": ["batch", 512], "range": [-1, 1]},
-               "state": {"shape": [2, "batch", 128], "range": [0, 0]},
-               "sr": {"shape": [], "dtype": "int64", "range": [16000, 16000]}},
-}  # fmt: skip
+    "inputs": {
+        "input": {"shape": ["batch", 512], "range": [-1, 1]},
+        "state": {"shape": [2, "batch", 128], "range": [0, 0]},
+        "sr": {"shape": [], "dtype": "int64", "range": [16000, 16000]},
+    },
+}
 KNOWN = {
     "ch_PP-OCRv4_rec_infer": {
         "dims": {"batch": BATCH, "width": {"min": 32, "typical": 480, "max": 960}},
         "inputs": {"x": {"shape": ["batch", 3, 48, "width"], "range": [-1, 1]}},
     },
     "ch_ppocr_mobile_v2.0_cls_infer": {
-        "dims": {"batch": BATCH}, "inputs": {"x": {"shape": ["batch", 3, 48, 192],
-                                                   "range": [-1, 1]}},
+        "dims": {"batch": BATCH},
+        "inputs": {"x": {"shape": ["batch", 3, 48, 192], "range": [-1, 1]}},
     },
     "silero_vad": SPEECH,
     "silero_vad_16k_op15": SPEECH,
-    "silero_vad_op18_ifless": {**SPEECH, "inputs": {
-        name: SPEECH["inputs"][name] for name in ("input", "sr", "state")}},
-    "silero_vad_half": {**SPEECH, "inputs": {
-        name: SPEECH["inputs"][name] for name in ("input", "state")}},
-}  # fmt: skip
+    "silero_vad_op18_ifless": {
+        **SPEECH,
+        "inputs": {name: SPEECH["inputs"][name] for name in ("input", "sr", "state")},
+    },
+    "silero_vad_half": {
+        **SPEECH,
+        "inputs": {name: SPEECH["inputs"][name] for name in ("input", "state")},
+    },
+}
 
 
 def models() -> list[Path]:
@@ -81,12 +87,16 @@ def row(path: Path, folder: Path) -> tuple[str, str, str]:
         spec = {"name": "model", "model": {"onnx": path.name}}
     spec |= KNOWN.get(path.stem, {})
     spec = {key: spec[key] for key in ("name", "model", "dims", "inputs") if spec.get(key)}
-    spec |= {"target": {"device": "cuda", "arch": ARCHS}, "backends": ["tensorrt"],
-             "benchmark": {"baselines": ["tensorrt"]},
-             "variants": {"plain": {}, "simplified": {"passes": ["simplify"]}}}  # fmt: skip
+    spec |= {
+        "target": {"device": "cuda", "arch": ARCHS},
+        "backends": ["tensorrt"],
+        "benchmark": {"baselines": ["tensorrt"]},
+        "variants": {"plain": {}, "simplified": {"passes": ["simplify"]}},
+    }
     (folder / "spec.yaml").write_text(yaml.safe_dump(spec, sort_keys=False))
-    options = megacompile.Options(build_dir=folder / "b", report_dir=folder / "r",
-                                  cache_dir=folder / "c")  # fmt: skip
+    options = megacompile.Options(
+        build_dir=folder / "b", report_dir=folder / "r", cache_dir=folder / "c"
+    )
     try:
         report = megacompile.build(folder / "spec.yaml", options).report
     except MegacompileError as error:

@@ -38,9 +38,12 @@ from tests.serving.server import Server, missing
 NONE, AUTO = "none", "auto"
 SWEEP = {
     f"{'-'.join(map(str, sizes)) or 'any'}, {delay} us": {
-        "preferred_batch_sizes": sizes, "max_queue_delay_us": delay}
-    for sizes in ([], [8], [2, 4, 8]) for delay in (0, 1000, 5000)
-}  # fmt: skip
+        "preferred_batch_sizes": sizes,
+        "max_queue_delay_us": delay,
+    }
+    for sizes in ([], [8], [2, 4, 8])
+    for delay in (0, 1000, 5000)
+}
 
 
 def with_settings(bundle: Path, place: Path, triton: dict[str, Any]) -> Path:
@@ -144,10 +147,14 @@ def report(figures: dict[str, list[tuple[float, float]]]) -> None:
     print(f"{'setting':<16} {'requests/s':>10} {'p95 ms':>8} {'throughput':>11} {'p95':>6}")
     for label, taken in figures.items():
         rate, tail = (statistics.median(one[which] for one in taken) for which in (0, 1))
-        print(f"{label:<16} {rate:>10.1f} {1000 * tail:>8.1f} {ratios(label, 0):>10.2f}x "
-              f"{ratios(label, 1):>5.2f}x")  # fmt: skip
-    best = max((label for label in figures if label not in (NONE, AUTO)),
-               key=lambda label: ratios(label, 0))  # fmt: skip
+        print(
+            f"{label:<16} {rate:>10.1f} {1000 * tail:>8.1f} {ratios(label, 0):>10.2f}x "
+            f"{ratios(label, 1):>5.2f}x"
+        )
+    best = max(
+        (label for label in figures if label not in (NONE, AUTO)),
+        key=lambda label: ratios(label, 0),
+    )
     against = statistics.median(
         auto[0] / one[0] for auto, one in zip(figures[AUTO], figures[best], strict=True)
     )

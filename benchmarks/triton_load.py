@@ -114,8 +114,10 @@ def main() -> None:
         export_triton(arguments.bundle, repository, print)
         with Server(repository, Path(folder) / "work") as server:
             wait_ready(server, "minilm")
-            threads = [threading.Thread(target=good_client, args=(server.grpc, n, vectors, tally))
-                       for n in range(arguments.clients)]  # fmt: skip
+            threads = [
+                threading.Thread(target=good_client, args=(server.grpc, n, vectors, tally))
+                for n in range(arguments.clients)
+            ]
             threads.append(threading.Thread(target=bad_client, args=(server.grpc, tally)))
             for thread in threads:
                 thread.start()

@@ -22,19 +22,52 @@ if TYPE_CHECKING:
     from megacompile.training.product import training_step
 
 _HOMES = {
-    "CompiledModel": "compiled", "Eager": "forms", "Effect": "passbase", "Exported": "forms",
-    "Fact": "passbase", "MegacompileError": "errors", "Onnx": "forms", "Options": "job.context",
-    "Pass": "passbase", "PassContext": "passbase", "PassError": "errors",
-    "PassResult": "passbase:Result", "Result": "builder", "Scripted": "forms", "Sites": "passbase",
-    "Spec": "spec", "Training": "forms", "build": "builder", "load": "bundle",
-    "select": "passbase", "training_step": "training.product",
-}  # fmt: skip
+    "CompiledModel": "compiled",
+    "Eager": "forms",
+    "Effect": "passbase",
+    "Exported": "forms",
+    "Fact": "passbase",
+    "MegacompileError": "errors",
+    "Onnx": "forms",
+    "Options": "job.context",
+    "Pass": "passbase",
+    "PassContext": "passbase",
+    "PassError": "errors",
+    "PassResult": "passbase:Result",
+    "Result": "builder",
+    "Scripted": "forms",
+    "Sites": "passbase",
+    "Spec": "spec",
+    "Training": "forms",
+    "build": "builder",
+    "load": "bundle",
+    "select": "passbase",
+    "training_step": "training.product",
+}
 
 __all__ = [
-    "CompiledModel", "Eager", "Effect", "Exported", "Fact", "MegacompileError", "Onnx",
-    "Options", "Pass", "PassContext", "PassError", "PassResult", "Result", "Scripted", "Sites",
-    "Spec", "Training", "build", "load", "select", "training_step",
-]  # fmt: skip
+    "CompiledModel",
+    "Eager",
+    "Effect",
+    "Exported",
+    "Fact",
+    "MegacompileError",
+    "Onnx",
+    "Options",
+    "Pass",
+    "PassContext",
+    "PassError",
+    "PassResult",
+    "Result",
+    "Scripted",
+    "Sites",
+    "Spec",
+    "Training",
+    "build",
+    "load",
+    "select",
+    "training_step",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -133,9 +133,13 @@ class Backend(BaseModel, ABC):
 
     @abstractmethod
     def compile(
-        self, model: Any, target: Machine, facts: frozenset[Fact], out: Path,
+        self,
+        model: Any,
+        target: Machine,
+        facts: frozenset[Fact],
+        out: Path,
         progress: Say = silent,
-    ) -> Lowered:  # fmt: skip
+    ) -> Lowered:
         """Write the engine's files into the empty folder `out`.
 
         Raises:
@@ -157,8 +161,10 @@ class Backend(BaseModel, ABC):
         Raises:
             BackendError: this backend stores none, or the compiler refuses it here.
         """
-        raise BackendError(what=f"'{self.name}' can't build an engine again",
-                           remedy="run `megacompile build` on this machine")  # fmt: skip
+        raise BackendError(
+            what=f"'{self.name}' can't build an engine again",
+            remedy="run `megacompile build` on this machine",
+        )
 
     @abstractmethod
     def load(self, out: Path, target: Machine, signature: Signature) -> Runner: ...

@@ -40,25 +40,42 @@ def bench_bundle(folder: Path, seconds: float = 20.0) -> dict[str, Any]:
                     raise one.error
             taken = percentiles(first.times[-1].latencies_ms)
             check = aa_check(first.times[-1].block_medians_ms, second.times[-1].block_medians_ms)
-            points.append({
-                "dims": dims, "p50": taken.p50, "p95": taken.p95, "p99": taken.p99,
-                "count": taken.count, "peak_memory_mb": first.memory[-1],
-                "aa": {"ratio": check.ratio, "low": check.low, "high": check.high,
-                       "passed": check.passed},
-            })  # fmt: skip
+            points.append(
+                {
+                    "dims": dims,
+                    "p50": taken.p50,
+                    "p95": taken.p95,
+                    "p99": taken.p99,
+                    "count": taken.count,
+                    "peak_memory_mb": first.memory[-1],
+                    "aa": {
+                        "ratio": check.ratio,
+                        "low": check.low,
+                        "high": check.high,
+                        "passed": check.passed,
+                    },
+                }
+            )
         loaded_data = session.measured[name].loaded
-    return {"name": manifest["name"], "candidate": name, "precision": manifest["precision"],
-            "samples_cosine": loaded_data["samples_cosine"],
-            "load_seconds": loaded_data["load_seconds"], "points": points,
-            "environment": environment(threads).model_dump()}  # fmt: skip
+    return {
+        "name": manifest["name"],
+        "candidate": name,
+        "precision": manifest["precision"],
+        "samples_cosine": loaded_data["samples_cosine"],
+        "load_seconds": loaded_data["load_seconds"],
+        "points": points,
+        "environment": environment(threads).model_dump(),
+    }
 
 
 def render_bench(found: dict[str, Any]) -> str:
     """The same as text."""
-    lines = [f"{found['name']}: {found['candidate']} ({found['precision']}) on "
-             f"{found['environment']['machine']}, {found['environment']['threads']} threads",
-             f"answers to the bundle's samples: cosine {found['samples_cosine']:.6f}",
-             f"loaded in {found['load_seconds']:.2f} s"]  # fmt: skip
+    lines = [
+        f"{found['name']}: {found['candidate']} ({found['precision']}) on "
+        f"{found['environment']['machine']}, {found['environment']['threads']} threads",
+        f"answers to the bundle's samples: cosine {found['samples_cosine']:.6f}",
+        f"loaded in {found['load_seconds']:.2f} s",
+    ]
     for point in found["points"]:
         at = ", ".join(f"{name}={size}" for name, size in point["dims"].items()) or "fixed size"
         aa = point["aa"]

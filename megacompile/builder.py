@@ -30,8 +30,13 @@ from megacompile.source import source_path
 from megacompile.spec.load import Loaded, load_spec, load_spec_data
 from megacompile.spec.models import Spec
 
-EXIT_CODES = {"improved": 0, "no_improvement": 3, "outside_budget": 3, "failed": 4,
-              "built_not_executed": 0}  # fmt: skip
+EXIT_CODES = {
+    "improved": 0,
+    "no_improvement": 3,
+    "outside_budget": 3,
+    "failed": 4,
+    "built_not_executed": 0,
+}
 
 
 @dataclass
@@ -45,9 +50,11 @@ class Result:
 
 
 def build(
-    spec: Path | str | Spec, options: Options | None = None, listen: Listener | None = None,
+    spec: Path | str | Spec,
+    options: Options | None = None,
+    listen: Listener | None = None,
     base: Path | None = None,
-) -> Result:  # fmt: skip
+) -> Result:
     """Build a spec file, or a `Spec` object whose relative paths start from `base`.
 
     Raises:
@@ -69,12 +76,18 @@ def build(
 
 def make_job(
     loaded: Loaded, plan: Plan, options: Options, listen: Listener | None, quantized: bool
-) -> Job:  # fmt: skip
+) -> Job:
     """What the steps of a build share."""
-    return Job(loaded, plan, options, listen or Progress("quiet"), Cache(_store(options)),
-               environment(plan.target.threads),
-               plan.spec.model_dump(mode="json", by_alias=True, exclude_unset=True),
-               quantized)  # fmt: skip
+    return Job(
+        loaded,
+        plan,
+        options,
+        listen or Progress("quiet"),
+        Cache(_store(options)),
+        environment(plan.target.threads),
+        plan.spec.model_dump(mode="json", by_alias=True, exclude_unset=True),
+        quantized,
+    )
 
 
 def _store(options: Options) -> Path:
@@ -161,18 +174,22 @@ def resolve_target(spec: Spec) -> Machine:
     if spec.target.device == "cuda":
         arch = tuple(spec.target.arch or local_archs())
         if not arch:
-            raise SpecError(what="device 'cuda' needs to know the GPU, and there is none here",
-                            where="target.arch", expected="`arch: [sm_89]` or the like",
-                            got=no_gpu_reason(),
-                            remedy="name the compute capabilities that the engine is for",
-                            )  # fmt: skip
+            raise SpecError(
+                what="device 'cuda' needs to know the GPU, and there is none here",
+                where="target.arch",
+                expected="`arch: [sm_89]` or the like",
+                got=no_gpu_reason(),
+                remedy="name the compute capabilities that the engine is for",
+            )
         return Machine("cuda", threads, tuple(here), arch)
     for name in spec.target.isa or []:
         if name not in here:
-            raise SpecError(what=f"this CPU has no '{name}', so nothing could be checked here",
-                            where="target.isa", expected=", ".join(here) or "none",
-                            remedy=did_you_mean(name, here) or "build on the target machine",
-                            )  # fmt: skip
+            raise SpecError(
+                what=f"this CPU has no '{name}', so nothing could be checked here",
+                where="target.isa",
+                expected=", ".join(here) or "none",
+                remedy=did_you_mean(name, here) or "build on the target machine",
+            )
     isa = tuple(here if spec.target.isa is None else spec.target.isa)
     return Machine("cpu", threads, isa)
 

@@ -76,12 +76,23 @@ def write_bundle(contents: Contents, folder: Path, machine: Machine) -> Path:
         for hook in contents.hooks:
             (temporary / DEPLOY).mkdir(exist_ok=True)
             shutil.copyfile(hook, temporary / DEPLOY / hook.name)
-        manifest = describe(contents.name, machine, contents.signature, contents.fingerprint,
-                            contents.points, contents.libraries)  # fmt: skip
+        manifest = describe(
+            contents.name,
+            machine,
+            contents.signature,
+            contents.fingerprint,
+            contents.points,
+            contents.libraries,
+        )
         manifest["target"]["needs_isa"] = list(contents.needs_isa)
-        manifest |= {"executed": True, "candidate": contents.candidate,
-                     "backend": contents.backend, "options": contents.options,
-                     "precision": contents.precision, "outputs": contents.outputs}  # fmt: skip
+        manifest |= {
+            "executed": True,
+            "candidate": contents.candidate,
+            "backend": contents.backend,
+            "options": contents.options,
+            "precision": contents.precision,
+            "outputs": contents.outputs,
+        }
         seal(manifest, temporary)
     return folder
 
@@ -105,24 +116,37 @@ def new_folder(folder: Path) -> Iterator[Path]:
 
 
 def describe(
-    name: str, machine: Machine, signature: Signature, fingerprint: str,
-    points: Sequence[Mapping[str, int]], libraries: Sequence[str],
-) -> dict[str, Any]:  # fmt: skip
+    name: str,
+    machine: Machine,
+    signature: Signature,
+    fingerprint: str,
+    points: Sequence[Mapping[str, int]],
+    libraries: Sequence[str],
+) -> dict[str, Any]:
     """What the manifests of all bundles say."""
     return {
-        "schema": SCHEMA, "megacompile": __version__, "name": name,
-        "target": {"device": machine.device, "threads": machine.threads,
-                   "arch": list(machine.arch), "needs_isa": []},
-        "versions": library_versions([*libraries, "numpy"]), "fingerprint": fingerprint,
-        "points": list(points), "signature": signature.to_dict(),
-    }  # fmt: skip
+        "schema": SCHEMA,
+        "megacompile": __version__,
+        "name": name,
+        "target": {
+            "device": machine.device,
+            "threads": machine.threads,
+            "arch": list(machine.arch),
+            "needs_isa": [],
+        },
+        "versions": library_versions([*libraries, "numpy"]),
+        "fingerprint": fingerprint,
+        "points": list(points),
+        "signature": signature.to_dict(),
+    }
 
 
 def seal(manifest: dict[str, Any], folder: Path) -> None:
     """Write the manifest with every file's hash and its own."""
     names = sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file())
-    manifest["files"] = {n: {"bytes": (folder / n).stat().st_size,
-                             "sha256": file_sha256(folder / n)} for n in names}  # fmt: skip
+    manifest["files"] = {
+        n: {"bytes": (folder / n).stat().st_size, "sha256": file_sha256(folder / n)} for n in names
+    }
     manifest["sha256"] = _own_hash(manifest)
     (folder / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n")
 
@@ -151,21 +175,35 @@ def read_manifest(folder: Path, check_files: bool = True) -> dict[str, Any]:
         manifest: dict[str, Any] = json.loads(path.read_text())
         whole = manifest["sha256"] == _own_hash(manifest)
     except FileNotFoundError as error:
-        raise BundleError(what="no bundle there", where=str(folder), expected=f"a {MANIFEST}",
-                          remedy="name the folder that `megacompile build` wrote, build/NAME",
-                          ) from error  # fmt: skip
+        raise BundleError(
+            what="no bundle there",
+            where=str(folder),
+            expected=f"a {MANIFEST}",
+            remedy="name the folder that `megacompile build` wrote, build/NAME",
+        ) from error
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise BundleError(what="the manifest is damaged", where=str(path), cause=str(error),
-                          remedy="build again, or copy the bundle again") from error  # fmt: skip
+        raise BundleError(
+            what="the manifest is damaged",
+            where=str(path),
+            cause=str(error),
+            remedy="build again, or copy the bundle again",
+        ) from error
     if not whole:
-        raise BundleError(what="the manifest was changed after it was written", where=str(path),
-                          expected=manifest["sha256"], got=_own_hash(manifest),
-                          remedy="build again, or copy the bundle again")  # fmt: skip
+        raise BundleError(
+            what="the manifest was changed after it was written",
+            where=str(path),
+            expected=manifest["sha256"],
+            got=_own_hash(manifest),
+            remedy="build again, or copy the bundle again",
+        )
     if manifest["schema"] != SCHEMA:
-        raise BundleError(what="the bundle has another layout", where=str(path),
-                          expected=f"schema {SCHEMA}", got=f"schema {manifest['schema']}",
-                          remedy="use the megacompile version that wrote it: "
-                          f"{manifest.get('megacompile')}")  # fmt: skip
+        raise BundleError(
+            what="the bundle has another layout",
+            where=str(path),
+            expected=f"schema {SCHEMA}",
+            got=f"schema {manifest['schema']}",
+            remedy=f"use the megacompile version that wrote it: {manifest.get('megacompile')}",
+        )
     if check_files:
         _check_files(folder, manifest["files"])
     return manifest
@@ -175,19 +213,29 @@ def _check_files(folder: Path, files: dict[str, Any]) -> None:
     there = {str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file()} - {MANIFEST}
     missing, extra = sorted(set(files) - there), sorted(there - set(files))
     if missing:
-        raise BundleError(what=f"'{missing[0]}' is missing from the bundle", where=str(folder),
-                          expected=f"{len(files)} files", got=f"{len(files) - len(missing)}",
-                          remedy="copy the whole folder, or build again")  # fmt: skip
+        raise BundleError(
+            what=f"'{missing[0]}' is missing from the bundle",
+            where=str(folder),
+            expected=f"{len(files)} files",
+            got=f"{len(files) - len(missing)}",
+            remedy="copy the whole folder, or build again",
+        )
     if extra:
-        raise BundleError(what=f"'{extra[0]}' does not belong to the bundle", where=str(folder),
-                          remedy="remove it, or build again")  # fmt: skip
+        raise BundleError(
+            what=f"'{extra[0]}' does not belong to the bundle",
+            where=str(folder),
+            remedy="remove it, or build again",
+        )
     for name, known in files.items():
         got = file_sha256(folder / name)
         if got != known["sha256"]:
-            raise BundleError(what=f"'{name}' was changed after the bundle was written",
-                              where=str(folder), expected=f"sha256 {known['sha256']}",
-                              got=f"sha256 {got}",
-                              remedy="copy the bundle again, or build again")  # fmt: skip
+            raise BundleError(
+                what=f"'{name}' was changed after the bundle was written",
+                where=str(folder),
+                expected=f"sha256 {known['sha256']}",
+                got=f"sha256 {got}",
+                remedy="copy the bundle again, or build again",
+            )
 
 
 def here(threads: int | None = None, device: str = "cpu") -> Machine:
@@ -217,22 +265,28 @@ def checked_manifest(folder: Path) -> dict[str, Any]:
     manifest = read_manifest(folder)
     machine = here(device=manifest["target"]["device"])
     if not manifest.get("executed", True):
-        raise BundleError(what="the bundle was built for other hardware and never executed",
-                          where=str(folder), got=", ".join(manifest["target"]["arch"]),
-                          remedy="run `megacompile finish BUNDLE` on the target machine first",
-                          )  # fmt: skip
+        raise BundleError(
+            what="the bundle was built for other hardware and never executed",
+            where=str(folder),
+            got=", ".join(manifest["target"]["arch"]),
+            remedy="run `megacompile finish BUNDLE` on the target machine first",
+        )
     if machine.absent():
-        raise BundleError(what="the bundle's engine runs on an NVIDIA GPU", where=str(folder),
-                          got=machine.absent(), remedy="load it on the target machine",
-                          )  # fmt: skip
+        raise BundleError(
+            what="the bundle's engine runs on an NVIDIA GPU",
+            where=str(folder),
+            got=machine.absent(),
+            remedy="load it on the target machine",
+        )
     lacking = [name for name in manifest["target"]["needs_isa"] if name not in machine.isa]
     if lacking:
         raise BundleError(
             what="this CPU would not run the engine, or would compute other numbers",
-            where=str(folder), expected=", ".join(manifest["target"]["needs_isa"]),
+            where=str(folder),
+            expected=", ".join(manifest["target"]["needs_isa"]),
             got=f"a CPU without {', '.join(lacking)}",
             remedy="build on this machine: the spec lies in the bundle's spec.json",
-        )  # fmt: skip
+        )
     _check_versions(folder, manifest["versions"])
     return manifest
 
@@ -241,14 +295,21 @@ def _check_versions(folder: Path, versions: dict[str, str]) -> None:
     installed = library_versions(versions)
     for name, built in versions.items():
         if name not in installed:
-            raise BundleError(what=f"the bundle needs '{name}', which is not installed",
-                              where=str(folder), expected=f"{name} {built}",
-                              remedy=f"pip install '{name}=={built.split('+')[0]}'")  # fmt: skip
+            raise BundleError(
+                what=f"the bundle needs '{name}', which is not installed",
+                where=str(folder),
+                expected=f"{name} {built}",
+                remedy=f"pip install '{name}=={built.split('+')[0]}'",
+            )
         # Compiled torch packages and programs are tied to torch's minor version.
         if name == "torch" and installed[name].split(".")[:2] != built.split(".")[:2]:
-            raise BundleError(what="the engine was compiled for another torch", where=str(folder),
-                              expected=f"torch {built}", got=f"torch {installed[name]}",
-                              remedy="install that version, or build again")  # fmt: skip
+            raise BundleError(
+                what="the engine was compiled for another torch",
+                where=str(folder),
+                expected=f"torch {built}",
+                got=f"torch {installed[name]}",
+                remedy="install that version, or build again",
+            )
 
 
 def load(bundle: str | Path, threads: int | None = None) -> Any:
@@ -285,19 +346,27 @@ def check_samples(folder: Path, run: Callable[[Feeds], Feeds]) -> float:
     Raises:
         BundleError: this machine computes something else than the one that built it.
     """
-    stored = InputSet("the bundle's samples", load_arrays(folder / SAMPLE_INPUTS),
-                      load_arrays(folder / SAMPLE_OUTPUTS))  # fmt: skip
+    stored = InputSet(
+        "the bundle's samples",
+        load_arrays(folder / SAMPLE_INPUTS),
+        load_arrays(folder / SAMPLE_OUTPUTS),
+    )
     try:
         found = compare([stored], [run(stored.feeds)])
     except MegacompileError:
         raise
     except Exception as error:
-        raise BundleError(what="the engine fails on the bundle's own samples", where=str(folder),
-                          cause=f"{type(error).__name__}: {error}") from error  # fmt: skip
+        raise BundleError(
+            what="the engine fails on the bundle's own samples",
+            where=str(folder),
+            cause=f"{type(error).__name__}: {error}",
+        ) from error
     if found.failures or found.cosine_min < SAMPLE_COSINE:
-        raise BundleError(what="this machine computes something else than the one that built it",
-                          where=str(folder),
-                          expected=f"cosine of at least {SAMPLE_COSINE} on the stored samples",
-                          got=found.failures[0] if found.failures else f"{found.cosine_min:.4f}",
-                          remedy="build on this machine")  # fmt: skip
+        raise BundleError(
+            what="this machine computes something else than the one that built it",
+            where=str(folder),
+            expected=f"cosine of at least {SAMPLE_COSINE} on the stored samples",
+            got=found.failures[0] if found.failures else f"{found.cosine_min:.4f}",
+            remedy="build on this machine",
+        )
     return found.cosine_min

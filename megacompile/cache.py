@@ -97,8 +97,9 @@ class Cache:
         try:
             temporary.mkdir(parents=True)
             write(temporary)
-            names = sorted(str(p.relative_to(temporary))
-                           for p in temporary.rglob("*") if p.is_file())  # fmt: skip
+            names = sorted(
+                str(p.relative_to(temporary)) for p in temporary.rglob("*") if p.is_file()
+            )
             files = {name: file_sha256(temporary / name) for name in names}
             sizes = {name: (temporary / name).stat().st_size for name in names}
             index = {"record": record, "files": files, "sizes": sizes}

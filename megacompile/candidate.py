@@ -81,8 +81,9 @@ def prepare(request: dict[str, Any], send: Send) -> CandidateRun:
     os.environ.setdefault("OMP_NUM_THREADS", str(machine.threads))
     plan = make_plan(loaded, lambda _: machine, request["quantized"])
     original = Original(**request["original"])
-    chosen = _find(request["candidate"], (*plan.candidates, *plan.lowered_baselines),
-                   request["variant"])  # fmt: skip
+    chosen = _find(
+        request["candidate"], (*plan.candidates, *plan.lowered_baselines), request["variant"]
+    )
     sets = original.input_sets()
     # Entered in this order, left in the reverse: timing ends first, and times the pass alone.
     instruments: list[Instrument] = []
@@ -99,15 +100,22 @@ def prepare(request: dict[str, Any], send: Send) -> CandidateRun:
         send({"event": "step", "record": record.model_dump(mode="json", by_alias=True)})
 
     return CandidateRun(
-        plan=chosen, spec=plan.spec, base=base, machine=machine, original=original,
-        cache=Cache(Path(request["cache"])), instruments=instruments, sets=sets,
+        plan=chosen,
+        spec=plan.spec,
+        base=base,
+        machine=machine,
+        original=original,
+        cache=Cache(Path(request["cache"])),
+        instruments=instruments,
+        sets=sets,
         on_start=lambda step: send({"event": "doing", "what": f"step '{step}'", "step": step}),
         on_step=on_step,
         on_progress=lambda message: send({"event": "progress", "message": message}),
-        on_bar=lambda done, total, note: send({"event": "bar", "done": done, "total": total,
-                                               "note": note}),
+        on_bar=lambda done, total, note: send(
+            {"event": "bar", "done": done, "total": total, "note": note}
+        ),
         verify_each=request["verify_each"],
-    )  # fmt: skip
+    )
 
 
 def _find(name: str, candidates: tuple[CandidatePlan, ...], variant: str) -> CandidatePlan:

@@ -31,14 +31,16 @@ def machine_ceilings(
     machine: Machine, cache: Cache, say: Callable[[str], None], fresh: bool = False
 ) -> Ceilings:
     """This machine's ceilings, measured once and kept."""
-    key = key_of("ceilings", own_hash(), machine_name(), machine.threads, machine.isa,
-                 versions(["torch"]))  # fmt: skip
+    key = key_of(
+        "ceilings", own_hash(), machine_name(), machine.threads, machine.isa, versions(["torch"])
+    )
     entry = None if fresh else cache.get(key)
     if entry is None:
         say("measuring this machine's ceilings")
         log = cache.root / "ceilings.log"
-        with Worker("the ceilings", "megacompile.ceiling:serve", log,
-                    thread_environment(machine.threads)) as worker:  # fmt: skip
+        with Worker(
+            "the ceilings", "megacompile.ceiling:serve", log, thread_environment(machine.threads)
+        ) as worker:
             done = worker.ask({"threads": machine.threads})
         record = {"rates": done["rates"], "bandwidth": done["bandwidth"]}
 
@@ -54,9 +56,12 @@ def machine_ceilings(
 
 
 def ceiling_of(
-    needs: Mapping[str, Any], winner: Candidate | None, machine: Machine, cache: Cache,
+    needs: Mapping[str, Any],
+    winner: Candidate | None,
+    machine: Machine,
+    cache: Cache,
     say: Callable[[str], None],
-) -> Ceiling:  # fmt: skip
+) -> Ceiling:
     """The least time the model needs here, against the winner's median at the first point.
 
     `needs` holds `operations` and `bytes_moved` of one call. A share above 1 says that the
@@ -69,8 +74,9 @@ def ceiling_of(
         return found
     found.dtype = winner.precision if winner.precision in measured.rates else "float32"
     moved = (bytes_moved or 0) * BYTES[found.dtype] / 4
-    found.floor_ms, found.bound = floor(operations, moved, measured.rates,
-                                        measured.bandwidth, found.dtype)  # fmt: skip
+    found.floor_ms, found.bound = floor(
+        operations, moved, measured.rates, measured.bandwidth, found.dtype
+    )
     reached = found.floor_ms / winner.points[0].latency_ms.p50
     found.reached = reached if reached <= 1 else None
     return found

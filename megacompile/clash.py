@@ -13,14 +13,21 @@ from megacompile.routes import State, why_not
 
 
 def clash(
-    start: State, passes: list[PassItem], backend: Backend, machine: Machine,
-    graph: nx.DiGraph[State], goals: list[State], name: str, where: str,
-) -> PlanError:  # fmt: skip
+    start: State,
+    passes: list[PassItem],
+    backend: Backend,
+    machine: Machine,
+    graph: nx.DiGraph[State],
+    goals: list[State],
+    name: str,
+    where: str,
+) -> PlanError:
     """Which two steps don't fit together, why, and what to write instead."""
     if goals:
         reason, remedy = backend.refusal(goals[0].facts, machine) or ("", "")
-        return PlanError(what=f"candidate '{name}' is impossible: {reason}", where=where,
-                         remedy=remedy)  # fmt: skip
+        return PlanError(
+            what=f"candidate '{name}' is impossible: {reason}", where=where, remedy=remedy
+        )
     last = max(state.layer for state in graph)
     reached = [state for state in graph if state.layer == last]
     forms = sorted({state.form for state in reached})
@@ -28,10 +35,12 @@ def clash(
     if last == len(passes) and leaver is not None:
         return PlanError(
             what=f"candidate '{name}': pass '{leaver.label}' can't run in workload 'training'",
-            where=leaver.where, expected="a pass on a module or on its training step",
-            got="one that makes an inference model", remedy=f"leave '{leaver.label}' out, or build "
+            where=leaver.where,
+            expected="a pass on a module or on its training step",
+            got="one that makes an inference model",
+            remedy=f"leave '{leaver.label}' out, or build "
             "the trained model with a spec of workload inference",
-        )  # fmt: skip
+        )
     if last == len(passes):
         return PlanError(
             what=f"candidate '{name}': backend '{backend.name}' can't take the model",
@@ -100,6 +109,9 @@ def _conversion_reason(
 
 def _other_backends(reached: list[State]) -> str | None:
     forms = {s.form for s in reached}
-    fitting = [name for name in registry.backend_table()
-               if forms & set(registry.backend_class(name).accepts)]  # fmt: skip
+    fitting = [
+        name
+        for name in registry.backend_table()
+        if forms & set(registry.backend_class(name).accepts)
+    ]
     return f"use one of: {', '.join(fitting)}" if fitting else None

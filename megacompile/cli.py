@@ -23,8 +23,7 @@ def main(argv: list[str] | None = None) -> None:
         print(error, file=sys.stderr)
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
-        print("interrupted; the same command goes on from the last finished step",
-              file=sys.stderr)  # fmt: skip
+        print("interrupted; the same command goes on from the last finished step", file=sys.stderr)
         sys.exit(130)
     except BrokenPipeError:
         sys.stderr.close()  # the reader of our output is gone: nothing left to say
@@ -44,8 +43,9 @@ def parser() -> argparse.ArgumentParser:
         return commands.add_parser(name, help=text, description=text)
 
     one = command("init", "write a commented spec for a model, after looking at it")
-    one.add_argument("model", help="FILE.py:CALLABLE, package.module:CALLABLE, or an .onnx, .pt2 "
-                     "or .pt file")  # fmt: skip
+    one.add_argument(
+        "model", help="FILE.py:CALLABLE, package.module:CALLABLE, or an .onnx, .pt2 or .pt file"
+    )
     one.add_argument(
         "--output", "-o", help="the spec to write; default: NAME.yaml beside the model"
     )
@@ -55,8 +55,12 @@ def parser() -> argparse.ArgumentParser:
     one.add_argument("--build-dir", default="build", help="bundles go to BUILD_DIR/NAME")
     one.add_argument("--report-dir", help="the report's folder; default: reports/NAME")
     one.add_argument("--dump", metavar="DIR", help="write every intermediate form there")
-    one.add_argument("--verify", choices=("each", "final"), default="each",
-                     help="final: only engines; the guilty step is found by bisection")  # fmt: skip
+    one.add_argument(
+        "--verify",
+        choices=("each", "final"),
+        default="each",
+        help="final: only engines; the guilty step is found by bisection",
+    )
     again = one.add_mutually_exclusive_group()
     again.add_argument("--resume", action="store_true", help="use finished steps (the default)")
     again.add_argument("--fresh", action="store_true", help="use no stored step")
@@ -65,16 +69,20 @@ def parser() -> argparse.ArgumentParser:
     one = command("plan", "show the steps of every candidate without running them")
     one.add_argument("spec", nargs="+")
     one.add_argument("--json", action="store_true")
-    one.add_argument("--check-operators", action="store_true", help="run the passes, and the "
-                     "backends' own parsers over the result: what would they not take?",
-                     )  # fmt: skip
+    one.add_argument(
+        "--check-operators",
+        action="store_true",
+        help="run the passes, and the "
+        "backends' own parsers over the result: what would they not take?",
+    )
     one = command("validate", "check specs, and say nothing else")
     one.add_argument("spec", nargs="+")
     command("schema", "print the JSON schema of specs, with all installed passes' options")
-    for name, text in (("passes", "list the installed passes and their options"),
-                       ("backends", "list the backends, their options, and whether they can run"),
-                       ("doctor", "measure this machine's ceilings and check what is installed"),
-                       ):  # fmt: skip
+    for name, text in (
+        ("passes", "list the installed passes and their options"),
+        ("backends", "list the backends, their options, and whether they can run"),
+        ("doctor", "measure this machine's ceilings and check what is installed"),
+    ):
         command(name, text).add_argument("--json", action="store_true")
 
     one = command("run", "run a bundle on inputs from a file")
@@ -94,19 +102,28 @@ def parser() -> argparse.ArgumentParser:
     one = command("export-triton", "add a bundle to a model repository of Triton Inference Server")
     one.add_argument("bundle")
     one.add_argument("repository", help="the folder; made if it is not there")
-    one.add_argument("--new-config", action="store_true", help="replace batching, instances, "
-                     "warm-up and version policy of a model that is there",
-                     )  # fmt: skip
+    one.add_argument(
+        "--new-config",
+        action="store_true",
+        help="replace batching, instances, warm-up and version policy of a model that is there",
+    )
     one = command(
         "write-lmdb", "write training data into an LMDB database, for `batches: lmdb:OUT`"
     )
-    one.add_argument("source", help="FILE.py:NAME or package.module:NAME that is or gives a "
-                     "Dataset or batches; npz:FILE; arrays:FOLDER",
-                     )  # fmt: skip
+    one.add_argument(
+        "source",
+        help="FILE.py:NAME or package.module:NAME that is or gives a "
+        "Dataset or batches; npz:FILE; arrays:FOLDER",
+    )
     one.add_argument("out", help="the folder to make")
-    one.add_argument("--names", nargs="+", default=[], metavar="NAME", help="names of the members "
-                     "of samples that are tuples, or the entries to take of those that are dicts",
-                     )  # fmt: skip
+    one.add_argument(
+        "--names",
+        nargs="+",
+        default=[],
+        metavar="NAME",
+        help="names of the members "
+        "of samples that are tuples, or the entries to take of those that are dicts",
+    )
     one.add_argument("--limit", type=_count, metavar="N", help="write the first N samples")
     one.add_argument("--overwrite", action="store_true", help="replace a database that is there")
     one = command("report", "write a report's HTML and Markdown again from its JSON")

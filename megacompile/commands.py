@@ -30,14 +30,16 @@ def build(arguments: Namespace) -> int:
     options = Options(
         build_dir=Path(arguments.build_dir),
         report_dir=Path(arguments.report_dir) if arguments.report_dir else None,
-        resume=not arguments.fresh, dump=Path(arguments.dump) if arguments.dump else None,
+        resume=not arguments.fresh,
+        dump=Path(arguments.dump) if arguments.dump else None,
         verify_each=arguments.verify == "each",
-    )  # fmt: skip
+    )
     progress = Progress("json" if arguments.json else "auto")
     with progress.running():
         result = run(Path(arguments.spec), options, progress)
-    return _conclude(arguments, progress, result.report, result.report_path, result.bundle,
-                     result.exit_code)  # fmt: skip
+    return _conclude(
+        arguments, progress, result.report, result.report_path, result.bundle, result.exit_code
+    )
 
 
 def finish(arguments: Namespace) -> int:
@@ -47,26 +49,44 @@ def finish(arguments: Namespace) -> int:
 
     progress = Progress("json" if arguments.json else "auto")
     with progress.running():
-        found = run(Path(arguments.bundle),
-                    Path(arguments.report_dir) if arguments.report_dir else None,
-                    lambda message: progress("say", message=message),
-                    arguments.seconds)  # fmt: skip
-    return _conclude(arguments, progress, found.report, found.report_path, found.bundle,
-                     EXIT_CODES[found.report.verdict])  # fmt: skip
+        found = run(
+            Path(arguments.bundle),
+            Path(arguments.report_dir) if arguments.report_dir else None,
+            lambda message: progress("say", message=message),
+            arguments.seconds,
+        )
+    return _conclude(
+        arguments,
+        progress,
+        found.report,
+        found.report_path,
+        found.bundle,
+        EXIT_CODES[found.report.verdict],
+    )
 
 
 def _conclude(
-    arguments: Namespace, progress: Progress, report: Report, path: Path, bundle: Path | None,
+    arguments: Namespace,
+    progress: Progress,
+    report: Report,
+    path: Path,
+    bundle: Path | None,
     exit_code: int,
-) -> int:  # fmt: skip
+) -> int:
     """Say how a build ended and where its files are."""
     from rich.console import Console
 
     from megacompile.report.terminal import render_terminal
 
     if arguments.json:
-        progress("result", verdict=report.verdict, winner=report.winner, report=str(path),
-                 exit_code=exit_code, bundle=str(bundle) if bundle else None)  # fmt: skip
+        progress(
+            "result",
+            verdict=report.verdict,
+            winner=report.winner,
+            report=str(path),
+            exit_code=exit_code,
+            bundle=str(bundle) if bundle else None,
+        )
         return exit_code
     Console(soft_wrap=False).print(render_terminal(report))
     out(f"report: {path.with_suffix('.html')}")
@@ -149,17 +169,23 @@ def passes(arguments: Namespace) -> int:
     for name in sorted(registry.pass_table()):
         for cls in registry.pass_classes(name, Path()):
             options = {key: _described(field) for key, field in cls.model_fields.items()}
-            rows.append({"name": name, "consumes": consumes(cls), "produces": produces(cls),
-                         "effect": cls.effect.value, "inserted_by_planner": cls.insertable,
-                         "options": options})  # fmt: skip
+            rows.append(
+                {
+                    "name": name,
+                    "consumes": consumes(cls),
+                    "produces": produces(cls),
+                    "effect": cls.effect.value,
+                    "inserted_by_planner": cls.insertable,
+                    "options": options,
+                }
+            )
     if arguments.json:
         out(json.dumps(rows, indent=2))
         return 0
     shown: set[str] = set()
     for row in rows:
         mark = "  (inserted by the planner)" if row["inserted_by_planner"] else ""
-        out(f"{row['name']:<16} {row['consumes']:>8} -> {row['produces']:<8} "
-            f"{row['effect']}{mark}")  # fmt: skip
+        out(f"{row['name']:<16} {row['consumes']:>8} -> {row['produces']:<8} {row['effect']}{mark}")
         if row["name"] not in shown:
             shown.add(row["name"])
             for key, text in row["options"].items():
@@ -185,10 +211,16 @@ def backends(arguments: Namespace) -> int:
     for name in sorted(registry.backend_table()):
         cls = registry.backend_class(name)
         found = cls().availability(machine)
-        rows.append({"name": name, "accepts": list(cls.accepts), "available": found.yes,
-                     "reason": found.reason, "remedy": found.remedy,
-                     "options": {k: _described(f) for k, f in cls.model_fields.items()}}
-                    )  # fmt: skip
+        rows.append(
+            {
+                "name": name,
+                "accepts": list(cls.accepts),
+                "available": found.yes,
+                "reason": found.reason,
+                "remedy": found.remedy,
+                "options": {k: _described(f) for k, f in cls.model_fields.items()},
+            }
+        )
     if arguments.json:
         out(json.dumps(rows, indent=2))
         return 0
@@ -213,13 +245,22 @@ def doctor(arguments: Namespace) -> int:
     machine = here()
     found = environment(machine.threads)
     ceilings = machine_ceilings(machine, Cache(default_root()), lambda _: None, fresh=True)
-    states = {n: registry.backend_class(n)().availability(machine)
-              for n in sorted(registry.backend_table())}  # fmt: skip
+    states = {
+        n: registry.backend_class(n)().availability(machine)
+        for n in sorted(registry.backend_table())
+    }
     if arguments.json:
-        out(json.dumps({"environment": found.model_dump(), "rates": ceilings.rates,
-                        "bandwidth": ceilings.bandwidth,
-                        "backends": {n: s.reason or "available" for n, s in states.items()}},
-                       indent=2))  # fmt: skip
+        out(
+            json.dumps(
+                {
+                    "environment": found.model_dump(),
+                    "rates": ceilings.rates,
+                    "bandwidth": ceilings.bandwidth,
+                    "backends": {n: s.reason or "available" for n, s in states.items()},
+                },
+                indent=2,
+            )
+        )
         return 0
     out(f"machine      {found.machine}, {found.cores} cores, {found.memory_mb / 1000:.1f} GB")
     out(f"threads      {found.threads} (this process's affinity and cgroup)")
@@ -243,8 +284,12 @@ def run(arguments: Namespace) -> int:
     try:
         given = load_arrays(path)
     except (OSError, ValueError) as error:
-        raise SpecError(what="the input file can't be read", where=str(path), cause=str(error),
-                        expected="an .npz file with one array per input") from error  # fmt: skip
+        raise SpecError(
+            what="the input file can't be read",
+            where=str(path),
+            cause=str(error),
+            expected="an .npz file with one array per input",
+        ) from error
     outputs = model.leaves(given)
     if arguments.output:
         save_arrays(Path(arguments.output), outputs)
@@ -270,8 +315,10 @@ def export_triton(arguments: Namespace) -> int:
         out(f"  batch {one.batch:>3}: {one.latency_ms:8.2f} ms, {one.throughput:8.0f} samples/s")
     if found.tuning is not None:
         sizes = ", ".join(map(str, found.tuning.preferred)) or "any"
-        out(f"dynamic batching: preferred sizes {sizes}, a request waits at most "
-            f"{found.tuning.delay_us} us")  # fmt: skip
+        out(
+            f"dynamic batching: preferred sizes {sizes}, a request waits at most "
+            f"{found.tuning.delay_us} us"
+        )
     for note in found.notes:
         out(note)
     out(f"written: {', '.join(found.models)}, version {found.version}")
@@ -284,8 +331,11 @@ def report(arguments: Namespace) -> int:
 
     found = read_report(Path(arguments.report))
     source = Path(arguments.report)
-    folder = Path(arguments.output) if arguments.output else (
-        source if source.is_dir() else source.parent)  # fmt: skip
+    folder = (
+        Path(arguments.output)
+        if arguments.output
+        else (source if source.is_dir() else source.parent)
+    )
     out(f"written: {write_report(found, folder).with_suffix('.html')}")
     return 0
 
@@ -338,8 +388,15 @@ def write_lmdb(arguments: Namespace) -> int:
     out_path = Path(arguments.out)
     progress = Progress("auto")
     with progress.running():
-        header = write_source(arguments.source, Path(), out_path, progress, arguments.names,
-                              arguments.limit, arguments.overwrite)  # fmt: skip
+        header = write_source(
+            arguments.source,
+            Path(),
+            out_path,
+            progress,
+            arguments.names,
+            arguments.limit,
+            arguments.overwrite,
+        )
     size = (out_path / FILE).stat().st_size
     out(f"written: {out_path}: {header.samples:,} samples, {size / 1e6:.1f} MB")
     for entry in header.entries:

@@ -128,8 +128,10 @@ def _compare_output(
     allowed = _allowed(a, scale, expected.dtype)
     if total.excess is None and (difference > allowed).any():
         place = tuple(int(i) for i in np.unravel_index((difference - allowed).argmax(), a.shape))
-        total.excess = (f"{where}: {b[place]:.7g} instead of {a[place]:.7g} at {list(place)}, "
-                        f"largest difference {worst:.3g}")  # fmt: skip
+        total.excess = (
+            f"{where}: {b[place]:.7g} instead of {a[place]:.7g} at {list(place)}, "
+            f"largest difference {worst:.3g}"
+        )
 
 
 def _note_cosine(total: Comparison, value: float, real: bool) -> None:

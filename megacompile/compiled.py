@@ -47,8 +47,11 @@ class CompiledModel:
         if len(args) == 1 and not kwargs and _is_all_inputs(args[0], self.signature):
             return dict(args[0])
         if len(args) > len(names):
-            raise ModelError(what="more inputs than the model takes",
-                             expected=", ".join(names), got=f"{len(args)} inputs")  # fmt: skip
+            raise ModelError(
+                what="more inputs than the model takes",
+                expected=", ".join(names),
+                got=f"{len(args)} inputs",
+            )
         given = dict(zip(names, args, strict=False))
         twice = set(given) & set(kwargs)
         if twice:

@@ -50,9 +50,15 @@ class MegacompileError(Exception):
 
     def fields(self) -> dict[str, Any]:
         """The arguments that make an equal error, of this leaf or another."""
-        return {"what": self.what, "where": self.where, "expected": self.expected,
-                "got": self.got, "cause": self.cause, "remedy": self.remedy,
-                "audience": self.audience}  # fmt: skip
+        return {
+            "what": self.what,
+            "where": self.where,
+            "expected": self.expected,
+            "got": self.got,
+            "cause": self.cause,
+            "remedy": self.remedy,
+            "audience": self.audience,
+        }
 
 
 class SpecError(MegacompileError):
@@ -122,10 +128,19 @@ class Problems(MegacompileError):
 LEAVES: dict[str, type[MegacompileError]] = {
     leaf.__name__: leaf
     for leaf in (
-        MegacompileError, SpecError, PlanError, ModelError, DataError, PassError, BackendError,
-        VerificationError, WorkerError, BundleError, BudgetError,
+        MegacompileError,
+        SpecError,
+        PlanError,
+        ModelError,
+        DataError,
+        PassError,
+        BackendError,
+        VerificationError,
+        WorkerError,
+        BundleError,
+        BudgetError,
     )
-}  # fmt: skip
+}
 
 
 def from_dict(data: dict[str, Any]) -> MegacompileError:

@@ -102,9 +102,13 @@ def _machine(folder: Path, manifest: Mapping[str, Any]) -> Machine:
     machine = here(device=manifest["target"]["device"])
     reason = machine.absent()
     if reason is not None:
-        raise BundleError(what="the bundle can't be finished here", where=str(folder),
-                          expected=" or ".join(manifest["target"]["arch"]), got=reason,
-                          remedy="run `megacompile finish` on the target machine")  # fmt: skip
+        raise BundleError(
+            what="the bundle can't be finished here",
+            where=str(folder),
+            expected=" or ".join(manifest["target"]["arch"]),
+            got=reason,
+            remedy="run `megacompile finish` on the target machine",
+        )
     return machine
 
 
@@ -117,16 +121,19 @@ def _race(target: _Target, seconds: float) -> tuple[dict[str, Measured], dict[st
     logs = target.work / "logs"
     with Session(common, logs, target.machine.threads, target.say) as session:
         for number, part in enumerate(ordered):
-            contestant = Contestant(part.name, part.backend, part.options,
-                                    str(target.engines[part.name].resolve()))  # fmt: skip
+            contestant = Contestant(
+                part.name, part.backend, part.options, str(target.engines[part.name].resolve())
+            )
             session.load(contestant)
-            found = session.verify(part.name, part.effect, part.dtype,
-                                   str(target.work / f"{number}-{SAMPLES}"))  # fmt: skip
+            found = session.verify(
+                part.name, part.effect, part.dtype, str(target.work / f"{number}-{SAMPLES}")
+            )
             if found is not None:
                 errors[part.name] = ErrorRecord.model_validate(found)
             if number == 0:
-                session.load(Contestant(part.name + AGAIN, part.backend, part.options,
-                                        contestant.folder))  # fmt: skip
+                session.load(
+                    Contestant(part.name + AGAIN, part.backend, part.options, contestant.folder)
+                )
         for number, point in enumerate(target.manifest["points"]):
             session.race(point, seconds, number)
         return session.measured, errors
@@ -141,8 +148,9 @@ def _judged(
     # Speed-ups are quoted against a baseline that ran here, never against another candidate.
     ran = [measured[part.name] for part in target.parts if part.baseline and part.name in measured]
     first = next((one for one in ran if one.error is None), None)
-    race = judge.Race.of(points, [batch_of(target.signature.tensors, p) for p in points],
-                         first, measured)  # fmt: skip
+    race = judge.Race.of(
+        points, [batch_of(target.signature.tensors, p) for p in points], first, measured
+    )
     original = report.baselines[0].metric if report.baselines else {}
     known = {part.name: part for part in target.parts}
     for baseline in report.baselines:
@@ -159,8 +167,14 @@ def _judged(
         _executed(target, candidate, measured.get(candidate.name))
         if candidate.lowering is not None:
             candidate.lowering.error = errors.get(candidate.name)
-        judge.judge_candidate(race, budget, candidate, measured.get(candidate.name),
-                              measured[rival.name] if rival else None, original)  # fmt: skip
+        judge.judge_candidate(
+            race,
+            budget,
+            candidate,
+            measured.get(candidate.name),
+            measured[rival.name] if rival else None,
+            original,
+        )
     report.verdict, report.winner, report.sentence = judge.choose(
         report.candidates, report.baselines, race.check
     )
@@ -183,20 +197,27 @@ def _executed(target: _Target, engine: Baseline | Candidate, one: Measured | Non
         engine.remedy = error.remedy if error else None
         engine.failed_step = "finish" if error else None
         folder = target.engines[engine.name]
-        engine.files = {str(f.relative_to(folder)): f.stat().st_size
-                        for f in sorted(folder.rglob("*")) if f.is_file()}  # fmt: skip
+        engine.files = {
+            str(f.relative_to(folder)): f.stat().st_size
+            for f in sorted(folder.rglob("*"))
+            if f.is_file()
+        }
         engine.size_bytes = sum(engine.files.values())
 
 
 def _warnings(report: Report, target: _Target) -> list[str]:
     found = [f"{name} was built again here: {reason}" for name, reason in target.rebuilt.items()]
     if any(candidate.metric for candidate in report.candidates):
-        found.append("metrics are those of the ONNX files, measured where the bundle was built; "
-                     "outputs were verified on this machine")  # fmt: skip
+        found.append(
+            "metrics are those of the ONNX files, measured where the bundle was built; "
+            "outputs were verified on this machine"
+        )
     absent = [b.name for b in report.baselines if b.status == "unavailable"]
     if absent:
-        found.append(f"not raced here: {', '.join(absent)}; `megacompile build` with the original "
-                     "model on this machine does that")  # fmt: skip
+        found.append(
+            f"not raced here: {', '.join(absent)}; `megacompile build` with the original "
+            "model on this machine does that"
+        )
     return found
 
 
@@ -208,13 +229,21 @@ def _write_winner(target: _Target, report: Report) -> Path | None:
     ordered = [one for one in ordered if one.name not in target.failed]
     manifest = target.manifest
     contents = Contents(
-        name=manifest["name"], candidate=part.name, backend=part.backend,
-        options=dict(part.options), precision=part.precision, needs_isa=part.needs_isa,
-        engine=target.engines[part.name], signature=target.signature, spec=report.spec,
+        name=manifest["name"],
+        candidate=part.name,
+        backend=part.backend,
+        options=dict(part.options),
+        precision=part.precision,
+        needs_isa=part.needs_isa,
+        engine=target.engines[part.name],
+        signature=target.signature,
+        spec=report.spec,
         sample_inputs=checks_of(target.folder, manifest)[0].feeds,
         sample_outputs=target.work / f"{ordered.index(part)}-{SAMPLES}",
-        fingerprint=manifest["fingerprint"], points=manifest["points"],
-        libraries=part.make_backend().libraries, outputs=manifest["outputs"],
+        fingerprint=manifest["fingerprint"],
+        points=manifest["points"],
+        libraries=part.make_backend().libraries,
+        outputs=manifest["outputs"],
         hooks=sorted((target.folder / DEPLOY).glob("*.py")),
-    )  # fmt: skip
+    )
     return write_bundle(contents, target.folder, target.machine)

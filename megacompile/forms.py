@@ -263,9 +263,13 @@ class Training(Form):
     name = "Training"
 
     def __init__(
-        self, module: torch.nn.Module, signature: Signature, binding: Binding, recipe: Recipe,
+        self,
+        module: torch.nn.Module,
+        signature: Signature,
+        binding: Binding,
+        recipe: Recipe,
         origin: Origin,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.module, self.signature, self.binding = module, signature, binding
         self.recipe, self.origin = recipe, origin
 
@@ -292,10 +296,17 @@ class Training(Form):
         train = self.origin.train
         loss = load_loss(train, self.origin.base)
         torch.manual_seed(self.origin.seed)
-        return TrainingStep(copy_module(self.module), recipe or self.recipe, train,
-                            signature=self.signature, binding=self.binding, loss=loss,
-                            seed=self.origin.seed, device=device,
-                            reproducible=reproducible)  # fmt: skip
+        return TrainingStep(
+            copy_module(self.module),
+            recipe or self.recipe,
+            train,
+            signature=self.signature,
+            binding=self.binding,
+            loss=loss,
+            seed=self.origin.seed,
+            device=device,
+            reproducible=reproducible,
+        )
 
     def save(self, folder: Path) -> None:
         from megacompile.training.files import save_training

@@ -64,9 +64,12 @@ def process_memory_mb() -> float | None:
         return None
     try:
         handles = map(pynvml.nvmlDeviceGetHandleByIndex, range(pynvml.nvmlDeviceGetCount()))
-        held = [process.usedGpuMemory for handle in handles
-                for process in pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
-                if process.pid == os.getpid() and process.usedGpuMemory is not None]  # fmt: skip
+        held = [
+            process.usedGpuMemory
+            for handle in handles
+            for process in pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
+            if process.pid == os.getpid() and process.usedGpuMemory is not None
+        ]
         return round(sum(held) / 1e6, 1) if held else None
     except pynvml.NVMLError:
         return None

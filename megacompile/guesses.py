@@ -81,9 +81,12 @@ def of_script(module: Any) -> Guesses:
         found.order.append(name)
         found.tensors[name] = list(_candidates(name, number, layers))
         if str(argument.type) != "Tensor":
-            raise ModelError(what=f"'{name}' of the TorchScript's forward is no tensor",
-                             expected="tensors alone", got=str(argument.type),
-                             remedy="script a module whose forward takes tensors")  # fmt: skip
+            raise ModelError(
+                what=f"'{name}' of the TorchScript's forward is no tensor",
+                expected="tensors alone",
+                got=str(argument.type),
+                remedy="script a module whose forward takes tensors",
+            )
     return found
 
 
@@ -102,8 +105,10 @@ def of_program(program: torch.export.ExportedProgram) -> tuple[Guesses, dict[str
                 shape.append(size)
                 continue
             symbol = str(size)
-            dim = names.setdefault(symbol, "batch" if not shape and "batch" not in dims
-                                   else f"{node.name}_{len(shape)}")  # fmt: skip
+            dim = names.setdefault(
+                symbol,
+                "batch" if not shape and "batch" not in dims else f"{node.name}_{len(shape)}",
+            )
             limits = program.range_constraints.get(size.node.expr)
             dims[dim] = _limits(limits)
             shape.append(dim)
@@ -130,16 +135,20 @@ def of_onnx(path: Path) -> Guesses:
         tensor = one.type.tensor_type
         dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type).name
         if dtype not in get_args(DType):
-            raise ModelError(what=f"input '{one.name}' of the ONNX model has a dtype that can't be "
-                             "compiled for", where=str(path), got=dtype,
-                             expected=", ".join(get_args(DType)))  # fmt: skip
+            raise ModelError(
+                what=f"input '{one.name}' of the ONNX model has a dtype that can't be compiled for",
+                where=str(path),
+                got=dtype,
+                expected=", ".join(get_args(DType)),
+            )
         found.order.append(one.name)
         if not tensor.HasField("shape"):
             found.tensors[one.name] = [Tensor(one.name, ("batch",), dtype)]
             found.unknown[one.name] = "the file does not say its shape"
             continue
-        shape = tuple(_onnx_size(one.name, tensor.shape.dim, axis)
-                      for axis in range(len(tensor.shape.dim)))  # fmt: skip
+        shape = tuple(
+            _onnx_size(one.name, tensor.shape.dim, axis) for axis in range(len(tensor.shape.dim))
+        )
         ids = _gathered(graph, one.name, weights)
         span = (0.0, ids - 1.0) if ids else _span(one.name, dtype)
         found.tensors[one.name] = [Tensor(one.name, shape, dtype, span)]
@@ -229,12 +238,20 @@ def _recurrent(one: Any) -> int | None:
 
 
 _TAKES: dict[str, Any] = {
-    "Embedding": _rows, "EmbeddingBag": _rows,
-    "Conv1d": _columns, "Conv2d": _columns, "Conv3d": _columns, "Linear": _columns,
-    "LSTM": _recurrent, "GRU": _recurrent, "RNN": _recurrent,
+    "Embedding": _rows,
+    "EmbeddingBag": _rows,
+    "Conv1d": _columns,
+    "Conv2d": _columns,
+    "Conv3d": _columns,
+    "Linear": _columns,
+    "LSTM": _recurrent,
+    "GRU": _recurrent,
+    "RNN": _recurrent,
     "MultiheadAttention": lambda one: getattr(one, "embed_dim", None),
-    "BatchNorm1d": _rows, "BatchNorm2d": _rows, "LayerNorm": _rows,
-}  # fmt: skip
+    "BatchNorm1d": _rows,
+    "BatchNorm2d": _rows,
+    "LayerNorm": _rows,
+}
 
 
 def _candidates(name: str, number: int, layers: Sequence[_Layer]) -> Iterator[Tensor]:
@@ -247,8 +264,11 @@ def _candidates(name: str, number: int, layers: Sequence[_Layer]) -> Iterator[Te
         yield Tensor(name, ("batch", "seq"), "float32", (0, 1))
     if tables and (IDS.search(name) or kinds[0] in tables):
         # With a table per input (users, items), the tables come in the inputs' order.
-        ordered = [tables[min(number, len(tables) - 1)], tables[0],
-                   min(tables, key=lambda layer: layer.size)]  # fmt: skip
+        ordered = [
+            tables[min(number, len(tables) - 1)],
+            tables[0],
+            min(tables, key=lambda layer: layer.size),
+        ]
         for table in dict.fromkeys(ordered):
             yield Tensor(name, ("batch", "seq"), "int64", (0, table.size - 1))
             yield Tensor(name, ("batch",), "int64", (0, table.size - 1))
@@ -268,10 +288,12 @@ def _shapes(layer: _Layer) -> list[Shape]:
         "Conv2d": [("batch", n, "height", "width")],
         "Conv3d": [("batch", n, "depth", "height", "width")],
         "Linear": [("batch", n), ("batch", "seq", n)],
-        "LSTM": [sequence], "GRU": [sequence], "RNN": [sequence],
+        "LSTM": [sequence],
+        "GRU": [sequence],
+        "RNN": [sequence],
         "MultiheadAttention": [sequence],
         "BatchNorm1d": [("batch", n), ("batch", n, "length")],
         "BatchNorm2d": [("batch", n, "height", "width")],
         "LayerNorm": [("batch", n), ("batch", "seq", n)],
-    }  # fmt: skip
+    }
     return known.get(layer.kind, [])

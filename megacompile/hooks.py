@@ -30,15 +30,18 @@ def locate(reference: str, base: Path) -> tuple[Path | None, str]:
     """
     target, _, name = reference.rpartition(":")
     if not target or not name:
-        raise SpecError(what=f"'{reference}' names no Python object",
-                        expected="FILE.py:NAME or package.module:NAME")  # fmt: skip
+        raise SpecError(
+            what=f"'{reference}' names no Python object",
+            expected="FILE.py:NAME or package.module:NAME",
+        )
     if not target.endswith(".py"):
         return None, name
     path = (base / target).resolve()
     if not path.is_file():
         near = did_you_mean(path.name, [p.name for p in path.parent.glob("*.py")])
-        raise SpecError(what=f"no such file '{target}'", expected=f"a Python file in {base}",
-                        remedy=near)  # fmt: skip
+        raise SpecError(
+            what=f"no such file '{target}'", expected=f"a Python file in {base}", remedy=near
+        )
     return path, name
 
 
@@ -57,8 +60,11 @@ def load(reference: str, base: Path) -> Any:
         module = _load_file(path) if path else importlib.import_module(target)
     except ModuleNotFoundError as error:
         if path is None and error.name and target.startswith(error.name):
-            raise SpecError(what=f"no Python module '{target}'", cause=str(error),
-                            remedy="install it, or write FILE.py:NAME") from error  # fmt: skip
+            raise SpecError(
+                what=f"no Python module '{target}'",
+                cause=str(error),
+                remedy="install it, or write FILE.py:NAME",
+            ) from error
         raise fault_of(error, SpecError, f"'{target}' can't be imported") from error
     except Exception as error:
         raise fault_of(error, SpecError, f"'{target}' raises while it is imported") from error
@@ -91,8 +97,9 @@ def _load_file(path: Path) -> Any:
     return module
 
 
-def call(what: str, hook: Callable[..., Any], *arguments: Any,
-         leaf: type[MegacompileError] = ModelError) -> Any:  # fmt: skip
+def call(
+    what: str, hook: Callable[..., Any], *arguments: Any, leaf: type[MegacompileError] = ModelError
+) -> Any:
     """Call a user's hook; what it raises becomes one error that names the user's own line.
 
     Raises:
@@ -111,15 +118,21 @@ def fault_of(
 ) -> MegacompileError:
     """An exception out of somebody's Python as one error that names the line it came from."""
     ours = str(Path(__file__).parent)
-    frames = [f for f in traceback.extract_tb(error.__traceback__)
-              if not f.filename.startswith((ours, "<"))]  # fmt: skip
+    frames = [
+        f
+        for f in traceback.extract_tb(error.__traceback__)
+        if not f.filename.startswith((ours, "<"))
+    ]
     own = [f for f in frames if "site-packages" not in f.filename and "importlib" not in f.filename]
     frame = next(reversed(own), None)  # a line inside a library helps nobody
     message = str(error).strip().splitlines()
     where = f"{frame.filename}:{frame.lineno}" if frame else None
     if isinstance(error, SyntaxError) and error.filename:
         where = f"{error.filename}:{error.lineno}"
-    return leaf(what=what, where=where,
-                cause=f"{type(error).__name__}: {message[0] if message else ''}".rstrip(": "),
-                remedy="mend it there; the rest of the build waits for it",
-                audience=audience)  # fmt: skip
+    return leaf(
+        what=what,
+        where=where,
+        cause=f"{type(error).__name__}: {message[0] if message else ''}".rstrip(": "),
+        remedy="mend it there; the rest of the build waits for it",
+        audience=audience,
+    )

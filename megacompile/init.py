@@ -37,11 +37,17 @@ def write_spec(model: str, output: Path | None) -> Path:
     stem = re.sub(r"[^A-Za-z0-9._-]+", "_", file.stem if file else name.split(".")[-1]).strip("_")
     path = output or (file.parent if file else Path.cwd()) / f"{stem}.yaml"
     if path.exists():
-        raise SpecError(what="the spec exists already, and init overwrites nothing",
-                        where=str(path), remedy="name another file with --output")  # fmt: skip
+        raise SpecError(
+            what="the spec exists already, and init overwrites nothing",
+            where=str(path),
+            remedy="name another file with --output",
+        )
     if not path.parent.is_dir():
-        raise SpecError(what="no such folder", where=str(path.parent),
-                        remedy="make it, or name another file with --output")  # fmt: skip
+        raise SpecError(
+            what="no such folder",
+            where=str(path.parent),
+            remedy="make it, or name another file with --output",
+        )
     base = path.parent.resolve()
     reference = model
     if file is not None:
@@ -55,16 +61,20 @@ def write_spec(model: str, output: Path | None) -> Path:
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise SpecError(what="the spec can't be written", where=str(path),
-                        cause=error.strerror) from error  # fmt: skip
+        raise SpecError(
+            what="the spec can't be written", where=str(path), cause=error.strerror
+        ) from error
     return path
 
 
 def to_fill_in(path: Path) -> list[str]:
     """The lines of a spec that wait for their author, with their numbers."""
     lines = path.read_text(encoding="utf-8").splitlines()
-    return [f"{path}:{number}: {line.strip()}" for number, line in enumerate(lines, start=1)
-            if FILL_IN in line and not line.startswith("#")]  # fmt: skip
+    return [
+        f"{path}:{number}: {line.strip()}"
+        for number, line in enumerate(lines, start=1)
+        if FILL_IN in line and not line.startswith("#")
+    ]
 
 
 def _source(model: str) -> tuple[str, Path | None, str]:
@@ -72,16 +82,21 @@ def _source(model: str) -> tuple[str, Path | None, str]:
     kind = KINDS.get(Path(model).suffix)
     if kind is None:
         if ":" not in model:
-            raise SpecError(what=f"'{model}' names no model",
-                            expected="FILE.py:CALLABLE, package.module:CALLABLE, or a file that "
-                            "ends in .onnx, .pt2 or .pt")  # fmt: skip
+            raise SpecError(
+                what=f"'{model}' names no model",
+                expected="FILE.py:CALLABLE, package.module:CALLABLE, or a file that "
+                "ends in .onnx, .pt2 or .pt",
+            )
         file, name = hooks.locate(model, Path.cwd())
         return "python", file, name if file else model.rpartition(":")[0]
     path = Path(model)
     if not path.is_file():
         beside = [p.name for p in path.parent.glob(f"*{path.suffix}")]
-        raise SpecError(what=f"no such file '{model}'", where=str(path.parent),
-                        remedy=did_you_mean(path.name, beside))  # fmt: skip
+        raise SpecError(
+            what=f"no such file '{model}'",
+            where=str(path.parent),
+            remedy=did_you_mean(path.name, beside),
+        )
     return kind, path.resolve(), path.stem
 
 
@@ -92,8 +107,9 @@ def serve(requests: Iterator[dict[str, Any]], send: Send) -> None:
     """Worker function: one request describes one model."""
     for request in requests:
         send({"event": "doing", "what": "looking at the model"})
-        send({"event": "done", **look(request["kind"], request["reference"],
-                                      Path(request["base"]))})  # fmt: skip
+        send(
+            {"event": "done", **look(request["kind"], request["reference"], Path(request["base"]))}
+        )
 
 
 def look(kind: str, reference: str, base: Path) -> dict[str, Any]:
@@ -111,8 +127,12 @@ def look(kind: str, reference: str, base: Path) -> dict[str, Any]:
     if known:  # an exported program says its sizes itself
         found = Found(tuple(options[0] for options in guesses.tensors.values()), known, True)
     if found is None:
-        found = Found(tuple((options or [Tensor(name, ("batch",))])[0]
-                            for name, options in guesses.tensors.items()))  # fmt: skip
+        found = Found(
+            tuple(
+                (options or [Tensor(name, ("batch",))])[0]
+                for name, options in guesses.tensors.items()
+            )
+        )
         why = "no sizes were found that the model takes"
         cause = f" (last: {search.last_error})" if search.last_error else ""
         guesses.notes.append(why + cause)
@@ -125,9 +145,14 @@ def look(kind: str, reference: str, base: Path) -> dict[str, Any]:
                 dims[size] = (1, 8, 16) if not found.verified else (1, 1, 1)
     entries: dict[str, Any] = {t.name: t.entry() for t in found.tensors}
     entries |= {name: {"value": value} for name, value in guesses.constants.items()}
-    return {"inputs": {name: entries[name] for name in guesses.order}, "dims": dims,
-            "optional": guesses.optional, "unknown": guesses.unknown, "notes": guesses.notes,
-            "verified": found.verified}  # fmt: skip
+    return {
+        "inputs": {name: entries[name] for name in guesses.order},
+        "dims": dims,
+        "optional": guesses.optional,
+        "unknown": guesses.unknown,
+        "notes": guesses.notes,
+        "verified": found.verified,
+    }
 
 
 def _loaded(kind: str, reference: str, base: Path) -> tuple[Guesses, Any, dict[str, Any]]:
@@ -147,8 +172,11 @@ def _loaded(kind: str, reference: str, base: Path) -> tuple[Guesses, Any, dict[s
     if kind == "python":
         module = hooks.call(f"model '{reference}'", hooks.load(reference, base))
         if not isinstance(module, torch.nn.Module):
-            raise ModelError(what=f"'{reference}' returns no model", got=type(module).__name__,
-                             expected="a torch.nn.Module")  # fmt: skip
+            raise ModelError(
+                what=f"'{reference}' returns no model",
+                got=type(module).__name__,
+                expected="a torch.nn.Module",
+            )
         module = copy_module(module).eval()
         found = guesses.of_module(module)
         known: dict[str, Any] = {}
@@ -185,15 +213,17 @@ def render(sketch: dict[str, Any], name: str, kind: str, reference: str, base: P
     """The spec, with what could be meant besides as comments."""
     data: dict[str, Any] = {"name": name, "model": {kind: reference}, "inputs": sketch["inputs"]}
     if sketch["dims"]:
-        data["dims"] = {n: {"min": r[0], "typical": r[1], "max": r[2]}
-                        for n, r in sketch["dims"].items()}  # fmt: skip
+        data["dims"] = {
+            n: {"min": r[0], "typical": r[1], "max": r[2]} for n, r in sketch["dims"].items()
+        }
     lines = [f"# {name}: written by `megacompile init`. Lines marked {FILL_IN} wait for you."]
     lines += [f"# {note}" for note in sketch["notes"]]
     lines += [f"name: {_flow(name)}", "model:", f"  {kind}: {_flow(reference)}"]
     if "dims" in data:
-        lines.append("# Sizes that may differ from call to call."
-                     + (" The model runs at these; write yours." if sketch["verified"] else "")
-                     )  # fmt: skip
+        lines.append(
+            "# Sizes that may differ from call to call."
+            + (" The model runs at these; write yours." if sketch["verified"] else "")
+        )
         lines.append("dims:")
         for dim, sizes in data["dims"].items():
             mark = "" if sketch["verified"] else f"  # {FILL_IN}: the sizes you need"
@@ -214,25 +244,28 @@ def _rest(data: dict[str, Any], kind: str, base: Path) -> list[str]:
     bf16: list[Any] = [{"cast": {"dtype": "bfloat16"}}]
     plain = _fitting(data, base, [])
     if not plain:
-        raise ModelError(what=f"no backend that can run here takes a model from '{kind}'",
-                         remedy="`megacompile backends` says what is missing")  # fmt: skip
+        raise ModelError(
+            what=f"no backend that can run here takes a model from '{kind}'",
+            remedy="`megacompile backends` says what is missing",
+        )
     lines = [
         "# outputs: [name]        # names of the outputs, in order",
         "target: {device: cpu, threads: auto}",
         "# data:                  # hooks in a Python file beside this spec",
         "#   calibration: {python: hooks.py:calibration, samples: 64}  # yields {input: array}",
-        "#   evaluation: {python: hooks.py:evaluate}  # evaluate(run) -> {\"accuracy\": 0.97}",
+        '#   evaluation: {python: hooks.py:evaluate}  # evaluate(run) -> {"accuracy": 0.97}',
         "# passes: [simplify]     # for every variant, in this order; `megacompile passes`",
         "variants:                # all variants on all their backends race",
         f"  fp32: {{backends: {_flow(plain)}}}",
-    ]  # fmt: skip
+    ]
     for name, passes, remark in (("int8", int8, "  # needs data.calibration"), ("bf16", bf16, "")):
         backends = _fitting(data, base, passes)
         if backends:
             entry = {"passes": passes, "backends": backends}
             lines.append(f"  # {name}: {_flow(entry)}{remark}")
     baselines = {"onnx": ["onnxruntime"], "torchscript": ["eager"]}.get(
-        kind, ["eager", "torch.compile"])  # fmt: skip
+        kind, ["eager", "torch.compile"]
+    )
     lines += [
         "# budget:                # a candidate outside it can't win",
         "#   cosine: 0.99         # of the worst sample, against the original",
@@ -251,8 +284,12 @@ def _fitting(data: dict[str, Any], base: Path, passes: list[Any]) -> list[str]:
     """Backends that can run here and that a plan leads to."""
     found = []
     for name in sorted(registry.backend_table()):
-        spec = {**data, "passes": passes, "backends": [name],
-                "data": {"calibration": {"python": "hooks.py:calibration"}}}  # fmt: skip
+        spec = {
+            **data,
+            "passes": passes,
+            "backends": [name],
+            "data": {"calibration": {"python": "hooks.py:calibration"}},
+        }
         try:
             plan = make_plan(load_spec_data(spec, base), lambda _: here())
         except MegacompileError:

@@ -48,15 +48,20 @@ class Race:
 
     @classmethod
     def of(
-        cls, points: Sequence[Sizes], batch: Sequence[int], first: Measured | None,
+        cls,
+        points: Sequence[Sizes],
+        batch: Sequence[int],
+        first: Measured | None,
         measured: Mapping[str, Measured],
-    ) -> Race:  # fmt: skip
+    ) -> Race:
         """The race of what was measured; the first baseline ran under a second name too."""
         again = measured.get(first.contestant.name + AGAIN) if first else None
         checks: list[AAResult | None] = [None for _ in points]
         if first is not None and again is not None:
-            checks = [aa_check(a.block_medians_ms, b.block_medians_ms)
-                      for a, b in zip(first.times, again.times, strict=False)]  # fmt: skip
+            checks = [
+                aa_check(a.block_medians_ms, b.block_medians_ms)
+                for a, b in zip(first.times, again.times, strict=False)
+            ]
         return cls(points, batch, first, checks)
 
     @property
@@ -73,9 +78,13 @@ def judge_baseline(race: Race, baseline: Baseline, one: Measured | None) -> None
 
 
 def judge_candidate(
-    race: Race, budget: Budget, candidate: Candidate, one: Measured | None,
-    rival: Measured | None, original: Mapping[str, Metric],
-) -> None:  # fmt: skip
+    race: Race,
+    budget: Budget,
+    candidate: Candidate,
+    one: Measured | None,
+    rival: Measured | None,
+    original: Mapping[str, Metric],
+) -> None:
     """Fill in a built candidate's figures, and hold it against the budget.
 
     `rival` is the best baseline, `original` the unchanged model's metric.
@@ -96,8 +105,9 @@ def judge_candidate(
 def aa_record(check: AAResult | None) -> AACheck | None:
     if check is None:
         return None
-    return AACheck(ratio=check.ratio, low=check.low, high=check.high, passed=check.passed,
-                   note=check.note)  # fmt: skip
+    return AACheck(
+        ratio=check.ratio, low=check.low, high=check.high, passed=check.passed, note=check.note
+    )
 
 
 def points_of(measured: Measured, race: Race, baseline: Measured | None) -> list[Point]:
@@ -113,14 +123,18 @@ def points_of(measured: Measured, race: Race, baseline: Measured | None) -> list
         if baseline is not None and (check is None or check.passed):
             speedup = ratio_of(baseline.times[number], times)
         memory = measured.memory[number] if number < len(measured.memory) else None
-        found.append(Point(
-            dims=dict(race.points[number]),
-            latency_ms=Latency(p50=taken.p50, p95=taken.p95, p99=taken.p99, mean=taken.mean,
-                               count=taken.count),
-            histogram=[round(v, 5) for v in thin(times.latencies_ms)],
-            throughput=1000 * race.batch[number] / taken.p50, speedup=speedup,
-            peak_memory_mb=memory,
-        ))  # fmt: skip
+        found.append(
+            Point(
+                dims=dict(race.points[number]),
+                latency_ms=Latency(
+                    p50=taken.p50, p95=taken.p95, p99=taken.p99, mean=taken.mean, count=taken.count
+                ),
+                histogram=[round(v, 5) for v in thin(times.latencies_ms)],
+                throughput=1000 * race.batch[number] / taken.p50,
+                speedup=speedup,
+                peak_memory_mb=memory,
+            )
+        )
     return found
 
 
@@ -141,11 +155,23 @@ def gates_of(budget: Budget, candidate: Candidate, original: Mapping[str, Metric
         gates.append(metric_gate(budget.metric_drop, candidate.metric, original))
     error = candidate.lowering.error if candidate.lowering else None
     if budget.cosine is not None:
-        gates.append(least("cosine", budget.cosine, error.cosine_min if error else None,
-                            error.note if error else None))  # fmt: skip
+        gates.append(
+            least(
+                "cosine",
+                budget.cosine,
+                error.cosine_min if error else None,
+                error.note if error else None,
+            )
+        )
     if error is not None:
-        gates.append(Gate(name="dead_channels", limit=0, value=len(error.dead_channels),
-                          passed=not error.dead_channels))  # fmt: skip
+        gates.append(
+            Gate(
+                name="dead_channels",
+                limit=0,
+                value=len(error.dead_channels),
+                passed=not error.dead_channels,
+            )
+        )
     if budget.size_mb is not None:
         size = candidate.size_bytes / 1e6 if candidate.size_bytes is not None else None
         gates.append(most("size_mb", budget.size_mb, size))
@@ -156,11 +182,11 @@ def gates_of(budget: Budget, candidate: Candidate, original: Mapping[str, Metric
     if budget.speedup is not None and first is not None and first.speedup is not None:
         gates.append(least("speedup", budget.speedup, first.speedup.low))
     if budget.latency_ms is not None:
-        gates.append(most("latency_ms", budget.latency_ms,
-                           first.latency_ms.p50 if first else None))  # fmt: skip
+        gates.append(most("latency_ms", budget.latency_ms, first.latency_ms.p50 if first else None))
     if budget.peak_memory_mb is not None:
-        gates.append(most("peak_memory_mb", budget.peak_memory_mb,
-                           first.peak_memory_mb if first else None))  # fmt: skip
+        gates.append(
+            most("peak_memory_mb", budget.peak_memory_mb, first.peak_memory_mb if first else None)
+        )
     return gates
 
 
@@ -172,16 +198,25 @@ def metric_gate(
     for key, before in original.items():
         after = metrics.get(key)
         if after is None:
-            return Gate(name="metric_drop", limit=limit, value=None, passed=False,
-                        note=f"'{key}' was not measured")  # fmt: skip
+            return Gate(
+                name="metric_drop",
+                limit=limit,
+                value=None,
+                passed=False,
+                note=f"'{key}' was not measured",
+            )
         drop = relative_drop(before.value, after.value, before.higher_is_better)
         if drop > worst:
             worst, name = drop, key
     if name is None:
         return Gate(name="metric_drop", limit=limit, value=None, passed=False, note="no metric")
-    return Gate(name="metric_drop", limit=limit, value=worst, passed=worst <= limit,
-                note=f"{name}: {original[name].value:.4g} to {metrics[name].value:.4g}",
-                )  # fmt: skip
+    return Gate(
+        name="metric_drop",
+        limit=limit,
+        value=worst,
+        passed=worst <= limit,
+        note=f"{name}: {original[name].value:.4g} to {metrics[name].value:.4g}",
+    )
 
 
 def least(name: str, limit: float, value: float | None, note: str | None = None) -> Gate:
@@ -257,15 +292,20 @@ def _winner_sentence(
     point = best.points[0]
     assert point.speedup is not None
     at = ", ".join(f"{n} {s}" for n, s in point.dims.items())
-    text = (f"{best.name} is {_times(point.speedup)} as fast as {first} "
-            f"({_shown(point.speedup)})" + (f" at {at}" if at else ""))  # fmt: skip
+    text = (
+        f"{best.name} is {_times(point.speedup)} as fast as {first} "
+        f"({_shown(point.speedup)})" + (f" at {at}" if at else "")
+    )
     if rival and rival.name != first and best.versus_best_baseline:
         text += (
             f" and {_times(best.versus_best_baseline)} as fast as the best baseline, {rival.name}"
         )
     original = baselines[0].metric if baselines else {}
-    changes = [f"{n} {original[n].value:.4g} to {m.value:.4g}"
-               for n, m in best.metric.items() if n in original]  # fmt: skip
+    changes = [
+        f"{n} {original[n].value:.4g} to {m.value:.4g}"
+        for n, m in best.metric.items()
+        if n in original
+    ]
     return text + (f"; {', '.join(changes)}" if changes else "") + "."
 
 
@@ -280,12 +320,21 @@ def _waiting_sentence(waiting: Sequence[Candidate]) -> str:
 
 def outside_sentence(outside: Sequence[Candidate]) -> str:
     """What the candidate nearest to the budget breaks."""
-    best = min(outside, key=lambda c: (sum(not g.passed for g in c.gates),
-                                       c.points[0].latency_ms.p50 if c.points else 0))  # fmt: skip
-    broken = [f"{g.name} {g.value:.4g} (limit {g.limit:.4g})" if g.value is not None
-              and g.limit is not None else g.name for g in best.gates if not g.passed]  # fmt: skip
-    return (f"Nothing is inside the budget; nearest is {best.name}, outside in "
-            f"{', '.join(broken)}.")  # fmt: skip
+    best = min(
+        outside,
+        key=lambda c: (
+            sum(not g.passed for g in c.gates),
+            c.points[0].latency_ms.p50 if c.points else 0,
+        ),
+    )
+    broken = [
+        f"{g.name} {g.value:.4g} (limit {g.limit:.4g})"
+        if g.value is not None and g.limit is not None
+        else g.name
+        for g in best.gates
+        if not g.passed
+    ]
+    return f"Nothing is inside the budget; nearest is {best.name}, outside in {', '.join(broken)}."
 
 
 def failed_sentence(candidates: Sequence[Candidate]) -> str:

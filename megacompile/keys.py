@@ -20,8 +20,19 @@ from megacompile.spec.models import Spec
 FORM = "form"  # the folder of an entry that holds the form or engine
 SAMPLES = "sample-outputs.npz"
 # Our own modules whose code decides what a stored step is worth.
-OWN = ("forms", "torchmodules", "onnxfile", "signature", "structure", "examples", "compare",
-       "source", "original", "manager", "passbase")  # fmt: skip
+OWN = (
+    "forms",
+    "torchmodules",
+    "onnxfile",
+    "signature",
+    "structure",
+    "examples",
+    "compare",
+    "source",
+    "original",
+    "manager",
+    "passbase",
+)
 
 
 @remember
@@ -52,14 +63,18 @@ def versions(names: Sequence[str]) -> dict[str, str]:
 def root_key(spec: Spec, original: Original) -> str:
     """The key of the original under the spec's inputs."""
     described = spec.model_dump(mode="json", by_alias=True, include={"inputs", "dims", "outputs"})
-    return key_of("original", own_hash(), original.fingerprint, described, spec.seed,
-                  original.outputs)  # fmt: skip
+    return key_of(
+        "original", own_hash(), original.fingerprint, described, spec.seed, original.outputs
+    )
 
 
 def step_key(
-    before: str, pass_: Pass[Any, Any], original: Original, base: Path,
+    before: str,
+    pass_: Pass[Any, Any],
+    original: Original,
+    base: Path,
     evaluation: str | None = None,
-) -> str:  # fmt: skip
+) -> str:
     """The key of a step: what it started from, its options, source, libraries, and data.
 
     The backend is no part of it: what a pass takes from the backend stands in its resolved
@@ -80,15 +95,24 @@ def step_key(
     for reference in references:
         path = hooks.locate(reference, base)[0]
         data.append(sources_hash(path) if path else reference)
-    return key_of(before, cls.__qualname__, pass_.model_dump(mode="json"), source, libraries,
-                  *data)  # fmt: skip
+    return key_of(before, cls.__qualname__, pass_.model_dump(mode="json"), source, libraries, *data)
 
 
 def engine_key(before: str, backend: Backend, machine: Machine) -> str:
     file = Path(inspect.getfile(type(backend)))
-    return key_of("engine", before, backend.name, backend.model_dump(mode="json"),
-                  package_hash(file.parent), versions(backend.libraries), machine.isa,
-                  machine.threads, machine.device, machine.arch, machine.absent())  # fmt: skip
+    return key_of(
+        "engine",
+        before,
+        backend.name,
+        backend.model_dump(mode="json"),
+        package_hash(file.parent),
+        versions(backend.libraries),
+        machine.isa,
+        machine.threads,
+        machine.device,
+        machine.arch,
+        machine.absent(),
+    )
 
 
 def keys_of(

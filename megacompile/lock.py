@@ -32,10 +32,11 @@ def output_lock(folder: Path, name: str) -> Iterator[None]:
             file.seek(0)
             owner = file.read().strip() or "unknown"
             raise MegacompileError(
-                what=f"another build of '{name}' is running", where=str(folder),
+                what=f"another build of '{name}' is running",
+                where=str(folder),
                 got=f"process {owner}",
                 remedy="wait for it, or build into another folder with --build-dir",
-            ) from error  # fmt: skip
+            ) from error
         file.seek(0)
         file.truncate()
         file.write(str(os.getpid()))

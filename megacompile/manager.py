@@ -67,9 +67,16 @@ class CandidateRun:
     def __post_init__(self) -> None:
         self.signature = self.original.signature(self.spec)
         self.keys = keys_of(self.plan, self.spec, self.original, self.machine, self.base)
-        self.contexts = ContextMaker(self.spec, self.base, self.machine, self.original,
-                                     self.signature, self.plan.backend.traits(), self.on_progress,
-                                     self.on_bar)  # fmt: skip
+        self.contexts = ContextMaker(
+            self.spec,
+            self.base,
+            self.machine,
+            self.original,
+            self.signature,
+            self.plan.backend.traits(),
+            self.on_progress,
+            self.on_bar,
+        )
         self.current: Form | None = None
         self.stored: list[tuple[PlannedStep, Entry | None]] = []
         self.last_error: ErrorRecord | None = None
@@ -132,11 +139,16 @@ class CandidateRun:
 
     def _run_step(self, number: int, planned: PlannedStep, key: str) -> Step:
         pass_ = planned.pass_
-        record = Step.model_validate({
-            "pass": pass_.name, "options": pass_.model_dump(mode="json", exclude_defaults=True),
-            "form": planned.form, "effect": pass_.promised().value, "inserted": planned.inserted,
-            "cache_reason": "no entry for this input, options and versions",
-        })  # fmt: skip
+        record = Step.model_validate(
+            {
+                "pass": pass_.name,
+                "options": pass_.model_dump(mode="json", exclude_defaults=True),
+                "form": planned.form,
+                "effect": pass_.promised().value,
+                "inserted": planned.inserted,
+                "cache_reason": "no entry for this input, options and versions",
+            }
+        )
         before = self.form()
         effect, dtype = self.promise(number)
         run = StepRun(number, record, effect, dtype)
@@ -154,9 +166,10 @@ class CandidateRun:
             entry = self._store(key, record, result.model)
             shutil.rmtree(self.cache.root / RUNS / key, ignore_errors=True)
             self.current = (
-                self._load(planned.form, entry) if entry and planned.form == "Onnx" else
-                result.model
-            )  # fmt: skip
+                self._load(planned.form, entry)
+                if entry and planned.form == "Onnx"
+                else result.model
+            )
             self.stored.append((planned, entry))
         finally:
             shutil.rmtree(work, ignore_errors=True)
@@ -180,9 +193,12 @@ class CandidateRun:
                 error, PassError, f"pass '{pass_.name}' raises", audience="pass author"
             ) from error
         if not isinstance(result, Result) or not isinstance(result.model, Form):
-            raise PassError(what=f"pass '{pass_.name}' returns no Result with a form",
-                            expected="Result(model, Sites(...))", got=type(result).__name__,
-                            audience="pass author")  # fmt: skip
+            raise PassError(
+                what=f"pass '{pass_.name}' returns no Result with a form",
+                expected="Result(model, Sites(...))",
+                got=type(result).__name__,
+                audience="pass author",
+            )
         if isinstance(before, Training) and isinstance(result.model, Training):
             check_stored(pass_.name, before.module, result.model.module)
         return result
@@ -190,15 +206,19 @@ class CandidateRun:
     def _check_effect(self, pass_: Pass[Any, Any], result: Result[Any], record: Step) -> None:
         sites = result.sites
         record.sites = SitesRecord(
-            kind=sites.kind, matched=sites.matched, changed=sites.changed,
+            kind=sites.kind,
+            matched=sites.matched,
+            changed=sites.changed,
             skipped=[Skipped(site=site, reason=reason) for site, reason in sites.skipped],
-        )  # fmt: skip
+        )
         if sites.changed or pass_.cleanup:
             return
         reasons = sorted({reason for _, reason in sites.skipped})
-        raise PassError(what=f"'{pass_.name}' changed 0 of {sites.matched} {sites.kind}s",
-                        cause="; ".join(reasons[:3]) or f"the model has no {sites.kind} for it",
-                        remedy=f"leave '{pass_.name}' out of this variant")  # fmt: skip
+        raise PassError(
+            what=f"'{pass_.name}' changed 0 of {sites.matched} {sites.kind}s",
+            cause="; ".join(reasons[:3]) or f"the model has no {sites.kind} for it",
+            remedy=f"leave '{pass_.name}' out of this variant",
+        )
 
     def _store(self, key: str, record: Step, model: Form) -> Entry | None:
         def write(folder: Path) -> None:
@@ -206,8 +226,9 @@ class CandidateRun:
             model.save(folder / FORM)
 
         try:
-            return self.cache.put(key, {"step": record.model_dump(mode="json", by_alias=True)},
-                                  write)  # fmt: skip
+            return self.cache.put(
+                key, {"step": record.model_dump(mode="json", by_alias=True)}, write
+            )
         except (MegacompileError, OSError):
             raise
         except Exception as error:  # whatever pickling a user's module raises
@@ -231,8 +252,11 @@ class CandidateRun:
         """The first stored training step that breaks its promise over many steps."""
         from megacompile.training.comparison import broken_step
 
-        known = [(number, planned, entry) for number, (planned, entry) in enumerate(self.stored)
-                 if entry is not None and planned.form == Training.name]  # fmt: skip
+        known = [
+            (number, planned, entry)
+            for number, (planned, entry) in enumerate(self.stored)
+            if entry is not None and planned.form == Training.name
+        ]
 
         def broken(item: tuple[int, PlannedStep, Entry]) -> bool:
             form = self._load(Training.name, item[2])
@@ -275,11 +299,15 @@ def lower(run: CandidateRun) -> tuple[Step, Entry]:
     backend = run.plan.backend
     run.on_start(backend.name)
     effect, dtype = run.promise(len(run.plan.steps))
-    record = Step.model_validate({
-        "pass": backend.name, "options": backend.model_dump(mode="json", exclude_defaults=True),
-        "form": "engine", "effect": effect.value,
-        "cache_reason": "no entry for this input, options and versions",
-    })  # fmt: skip
+    record = Step.model_validate(
+        {
+            "pass": backend.name,
+            "options": backend.model_dump(mode="json", exclude_defaults=True),
+            "form": "engine",
+            "effect": effect.value,
+            "cache_reason": "no entry for this input, options and versions",
+        }
+    )
     step = StepRun(len(run.plan.steps), record, effect, dtype)
     work = Path(tempfile.mkdtemp(prefix="megacompile-engine-"))
     try:
@@ -300,9 +328,13 @@ def lower(run: CandidateRun) -> tuple[Step, Entry]:
             _check_training(run, out, step)
         record.notes += lowered.notes
         record.size_bytes = sum(f.stat().st_size for f in out.rglob("*") if f.is_file())
-        described = {"step": record.model_dump(mode="json", by_alias=True),
-                     "precision": lowered.precision, "needs_isa": list(lowered.needs_isa),
-                     "emulated": lowered.emulated, "executed": absent is None}  # fmt: skip
+        described = {
+            "step": record.model_dump(mode="json", by_alias=True),
+            "precision": lowered.precision,
+            "needs_isa": list(lowered.needs_isa),
+            "emulated": lowered.emulated,
+            "executed": absent is None,
+        }
 
         def write(folder: Path) -> None:
             shutil.copytree(out, folder / FORM)
@@ -337,7 +369,7 @@ def _check_engine(run: CandidateRun, runner: Runner, step: StepRun, lowered: Low
 
 def _check_last_form(
     run: CandidateRun, form: Form, step: StepRun, lowered: Lowered, absent: str
-) -> Feeds:  # fmt: skip
+) -> Feeds:
     """Where the engine can't run, the model it was built from is held to the promise instead, on
     all input sets; returns its answers to the first."""
     start = time.perf_counter()
@@ -359,8 +391,9 @@ def _check_training(run: CandidateRun, out: Path, step: StepRun) -> None:
     steps = origin.train.verify_steps
     verification = StepVerification(origin)
     try:
-        step.record.training = verification.check(form, steps, step.effect, step.dtype,
-                                                  step.record.pass_)  # fmt: skip
+        step.record.training = verification.check(
+            form, steps, step.effect, step.dtype, step.record.pass_
+        )
     except VerificationError as error:
         guilty = run.find_guilty_step(verification, steps)
         if guilty:

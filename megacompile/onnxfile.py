@@ -26,10 +26,18 @@ CONTRADICTION, TO_UNSIGNED = "does not match y_zero_point type", "QDQS8ToU8Trans
 # A protobuf message ends at 2 GiB; onnxsim and NNCF pass whole models as one message.
 MESSAGE_LIMIT = 2**31 - 1
 
-FLOATS = {onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16,
-          onnx.TensorProto.DOUBLE}  # fmt: skip
-QUANTIZED = {onnx.TensorProto.INT8, onnx.TensorProto.UINT8, onnx.TensorProto.INT4,
-             onnx.TensorProto.UINT4}  # fmt: skip
+FLOATS = {
+    onnx.TensorProto.FLOAT,
+    onnx.TensorProto.FLOAT16,
+    onnx.TensorProto.BFLOAT16,
+    onnx.TensorProto.DOUBLE,
+}
+QUANTIZED = {
+    onnx.TensorProto.INT8,
+    onnx.TensorProto.UINT8,
+    onnx.TensorProto.INT4,
+    onnx.TensorProto.UINT4,
+}
 
 
 def read(path: Path, weights: bool = True) -> onnx.ModelProto:
@@ -41,12 +49,18 @@ def read(path: Path, weights: bool = True) -> onnx.ModelProto:
     try:
         return onnx.load(str(path), load_external_data=weights)
     except FileNotFoundError as error:
-        raise ModelError(what="a file of the ONNX model is missing", where=str(path),
-                         cause=str(error), remedy="keep the .onnx and its data file together",
-                         ) from error  # fmt: skip
+        raise ModelError(
+            what="a file of the ONNX model is missing",
+            where=str(path),
+            cause=str(error),
+            remedy="keep the .onnx and its data file together",
+        ) from error
     except Exception as error:
-        raise ModelError(what="not readable as an ONNX model", where=str(path),
-                         cause=f"{type(error).__name__}: {error}") from error  # fmt: skip
+        raise ModelError(
+            what="not readable as an ONNX model",
+            where=str(path),
+            cause=f"{type(error).__name__}: {error}",
+        ) from error
 
 
 def write(model: onnx.ModelProto, path: Path) -> None:
@@ -55,8 +69,14 @@ def write(model: onnx.ModelProto, path: Path) -> None:
     # onnx appends to a data file that exists (onnx/onnx#6655).
     data.unlink(missing_ok=True)
     path.parent.mkdir(parents=True, exist_ok=True)
-    onnx.save_model(model, str(path), save_as_external_data=True, all_tensors_to_one_file=True,
-                    location=data.name, size_threshold=EXTERNAL_BYTES)  # fmt: skip
+    onnx.save_model(
+        model,
+        str(path),
+        save_as_external_data=True,
+        all_tensors_to_one_file=True,
+        location=data.name,
+        size_threshold=EXTERNAL_BYTES,
+    )
 
 
 def copy_model(source: Path, target: Path) -> None:
@@ -82,8 +102,14 @@ def copy_model(source: Path, target: Path) -> None:
 
 def data_files(path: Path) -> list[str]:
     """Names of the external data files a model refers to."""
-    return sorted({entry.value for tensor in all_tensors(read(path, weights=False))
-                   for entry in tensor.external_data if entry.key == "location"})  # fmt: skip
+    return sorted(
+        {
+            entry.value
+            for tensor in all_tensors(read(path, weights=False))
+            for entry in tensor.external_data
+            if entry.key == "location"
+        }
+    )
 
 
 def size_bytes(path: Path) -> int:
@@ -132,8 +158,9 @@ def weights(model: onnx.ModelProto) -> dict[str, onnx.TensorProto]:
 
     Scales and zero points of quantization are no weights.
     """
-    bookkeeping = {name for node in all_nodes(model) if "Linear" in node.op_type
-                   for name in node.input[1:]}  # fmt: skip
+    bookkeeping = {
+        name for node in all_nodes(model) if "Linear" in node.op_type for name in node.input[1:]
+    }
     # Integer operators and looked-up rows get scales through Mul: their names tell.
     for tensor in all_tensors(model):
         base = tensor.name.removesuffix("_quantized")
@@ -206,9 +233,11 @@ def open_session(
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     level = ort.GraphOptimizationLevel
     options.graph_optimization_level = {
-        "all": level.ORT_ENABLE_ALL, "extended": level.ORT_ENABLE_EXTENDED,
-        "basic": level.ORT_ENABLE_BASIC, "none": level.ORT_DISABLE_ALL,
-    }[optimization]  # fmt: skip
+        "all": level.ORT_ENABLE_ALL,
+        "extended": level.ORT_ENABLE_EXTENDED,
+        "basic": level.ORT_ENABLE_BASIC,
+        "none": level.ORT_DISABLE_ALL,
+    }[optimization]
     try:
         providers = ["CPUExecutionProvider"]
         if device == "cuda":
@@ -218,18 +247,23 @@ def open_session(
         except ort.capi.onnxruntime_pybind11_state.Fail as error:
             if CONTRADICTION not in str(error):
                 raise
-            session = ort.InferenceSession(str(path), options, providers=providers,
-                                           disabled_optimizers=[TO_UNSIGNED])  # fmt: skip
+            session = ort.InferenceSession(
+                str(path), options, providers=providers, disabled_optimizers=[TO_UNSIGNED]
+            )
     except Exception as error:
-        raise ModelError(what="ONNX Runtime refuses the model", where=str(path),
-                         cause=str(error).splitlines()[0] if str(error) else repr(error),
-                         ) from error  # fmt: skip
+        raise ModelError(
+            what="ONNX Runtime refuses the model",
+            where=str(path),
+            cause=str(error).splitlines()[0] if str(error) else repr(error),
+        ) from error
     # ONNX Runtime falls back to the CPU with a line in its log when CUDA can't be started.
     if session.get_providers()[0] != providers[0]:
-        raise ModelError(what=f"ONNX Runtime can't start {providers[0]}", where=str(path),
-                         got=", ".join(session.get_providers()),
-                         remedy="check the CUDA and cuDNN versions that onnxruntime-gpu asks for",
-                         )  # fmt: skip
+        raise ModelError(
+            what=f"ONNX Runtime can't start {providers[0]}",
+            where=str(path),
+            got=", ".join(session.get_providers()),
+            remedy="check the CUDA and cuDNN versions that onnxruntime-gpu asks for",
+        )
     # An initializer that is an input too has a default, which callers may override.
     inputs = [*session.get_inputs(), *session.get_overridable_initializers()]
     return Session(session, frozenset(i.name for i in inputs))

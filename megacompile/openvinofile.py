@@ -49,11 +49,13 @@ def open_openvino(
     try:
         import openvino as ov
     except ImportError as error:
-        raise ModelError(what="this step needs OpenVINO", cause=str(error),
-                         remedy="pip install 'megacompile[openvino]'") from error  # fmt: skip
+        raise ModelError(
+            what="this step needs OpenVINO",
+            cause=str(error),
+            remedy="pip install 'megacompile[openvino]'",
+        ) from error
     core = ov.Core()
-    config: dict[str, Any] = {"INFERENCE_PRECISION_HINT": precision,
-                              "PERFORMANCE_HINT": "LATENCY"}  # fmt: skip
+    config: dict[str, Any] = {"INFERENCE_PRECISION_HINT": precision, "PERFORMANCE_HINT": "LATENCY"}
     if threads:
         config["INFERENCE_NUM_THREADS"] = threads
     try:
@@ -61,7 +63,10 @@ def open_openvino(
         compiled = core.compile_model(model, "CPU", config)
     except RuntimeError as error:
         lines = [line for line in str(error).splitlines() if line.strip()]
-        raise ModelError(what="OpenVINO refuses the model", where=str(path),
-                         cause=lines[-1] if lines else repr(error)) from error  # fmt: skip
+        raise ModelError(
+            what="OpenVINO refuses the model",
+            where=str(path),
+            cause=lines[-1] if lines else repr(error),
+        ) from error
     names = frozenset(port.get_any_name() for port in compiled.inputs)
     return OpenVINOSession(compiled, compiled.create_infer_request(), names)

@@ -39,8 +39,15 @@ def operators_refused(loaded: Loaded, plan: Plan) -> dict[str, list[Refusal]]:
                 try:
                     answer = worker.ask({**request_of(job, one, original), "check_operators": True})
                 except MegacompileError as error:
-                    found[one.name] = [Refusal("?", "?", None, str(error).splitlines()[0],
-                                               error.remedy or "see the error")]  # fmt: skip
+                    found[one.name] = [
+                        Refusal(
+                            "?",
+                            "?",
+                            None,
+                            str(error).splitlines()[0],
+                            error.remedy or "see the error",
+                        )
+                    ]
                     continue
             found[one.name] = [Refusal(**refusal) for refusal in answer["refused"] or []]
     return found

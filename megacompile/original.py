@@ -11,6 +11,7 @@ import json
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -64,10 +65,16 @@ class Original:
     def input_sets(self) -> list[InputSet]:
         """All input sets, read from disk: typical sizes first."""
         folder = Path(self.folder)
-        return [InputSet(one["label"], load_arrays(folder / f"{one['file']}.feeds.npz"),
-                         load_arrays(folder / f"{one['file']}.reference.npz"), one["real"],
-                         one["heavy"])
-                for one in self.sets]  # fmt: skip
+        return [
+            InputSet(
+                one["label"],
+                load_arrays(folder / f"{one['file']}.feeds.npz"),
+                load_arrays(folder / f"{one['file']}.reference.npz"),
+                one["real"],
+                one["heavy"],
+            )
+            for one in self.sets
+        ]
 
     def calibration(self) -> Iterator[Feeds]:
         """Calibration samples, read one at a time.
@@ -76,8 +83,10 @@ class Original:
             DataError: the spec has none.
         """
         if not self.calibration_samples:
-            raise DataError(what="a step asks for calibration data and the spec has none",
-                            remedy="add data.calibration: {python: FILE.py:NAME}")  # fmt: skip
+            raise DataError(
+                what="a step asks for calibration data and the spec has none",
+                remedy="add data.calibration: {python: FILE.py:NAME}",
+            )
         for index in range(self.calibration_samples):
             yield load_arrays(Path(self.folder) / f"calibration-{index}.npz")
 
@@ -97,17 +106,24 @@ def calibration_samples(spec: Spec, base: Path, signature: Signature) -> list[Fe
     hook = hooks.load(source.python, base)
     label = f"data.calibration '{source.python}'"
     produced = hooks.call(label, hook, leaf=DataError) if callable(hook) else hook
-    samples = hooks.call(label, lambda: list(islice(iter(produced), source.samples)),
-                         leaf=DataError)  # fmt: skip
+    samples = hooks.call(
+        label, lambda: list(islice(iter(produced), source.samples)), leaf=DataError
+    )
     if not samples:
-        raise DataError(what=f"{label} is empty", where="data.calibration",
-                        expected=f"up to {source.samples} dicts of input name to array",
-                        remedy="return at least one sample")  # fmt: skip
+        raise DataError(
+            what=f"{label} is empty",
+            where="data.calibration",
+            expected=f"up to {source.samples} dicts of input name to array",
+            remedy="return at least one sample",
+        )
     checked = []
     for index, sample in enumerate(samples):
         if not isinstance(sample, Mapping):
-            raise DataError(what=f"sample {index} of {label} is no dict",
-                            expected="{input name: array}", got=type(sample).__name__)  # fmt: skip
+            raise DataError(
+                what=f"sample {index} of {label} is no dict",
+                expected="{input name: array}",
+                got=type(sample).__name__,
+            )
         try:
             checked.append(signature.complete(sample))
         except ModelError as error:
@@ -115,8 +131,9 @@ def calibration_samples(spec: Spec, base: Path, signature: Signature) -> list[Fe
             raise DataError(**error.fields()) from error
         for name, array in checked[-1].items():
             if np.issubdtype(array.dtype, np.floating) and not np.isfinite(array).all():
-                raise DataError(what=f"sample {index} of {label} holds NaN or infinity",
-                                where=f"input '{name}'")  # fmt: skip
+                raise DataError(
+                    what=f"sample {index} of {label} holds NaN or infinity", where=f"input '{name}'"
+                )
     return checked
 
 
@@ -141,10 +158,12 @@ def inspect(spec: Spec, base: Path, folder: Path) -> Original:
     signature = form.signature
     _check_inputs_untouched(form)
     if fingerprint(form) != before:
-        raise ModelError(what=f"a call changes the model itself: {_changed_buffers(form)}",
-                         where=spec.model.reference,
-                         expected="an inference that leaves weights and buffers alone",
-                         remedy="expose the state as an input and an output")  # fmt: skip
+        raise ModelError(
+            what=f"a call changes the model itself: {_changed_buffers(form)}",
+            where=spec.model.reference,
+            expected="an inference that leaves weights and buffers alone",
+            remedy="expose the state as an input and an output",
+        )
     tried = _try_sizes(form, spec)
     _check_repeatable(first, tried[0].reference)
     _check_optional(form, spec)
@@ -159,16 +178,26 @@ def inspect(spec: Spec, base: Path, folder: Path) -> Original:
         if all(not array.any() for array in sample.values()):
             notes.append(f"calibration sample {index} is all zeros")
     original = Original(
-        form=form.name, reference=spec.model.reference, fingerprint=before,
-        parameters=form.parameters(), size_bytes=form.size_bytes(),
-        outputs=list(signature.outputs), structure=dict(signature.structure or {}),
-        output_dtypes=list(signature.output_dtypes), sets=[],
-        calibration_samples=len(samples), calibration_hash=_hash_samples(samples),
-        training_hash=training_hash, notes=notes, folder=str(folder),
+        form=form.name,
+        reference=spec.model.reference,
+        fingerprint=before,
+        parameters=form.parameters(),
+        size_bytes=form.size_bytes(),
+        outputs=list(signature.outputs),
+        structure=dict(signature.structure or {}),
+        output_dtypes=list(signature.output_dtypes),
+        sets=[],
+        calibration_samples=len(samples),
+        calibration_hash=_hash_samples(samples),
+        training_hash=training_hash,
+        notes=notes,
+        folder=str(folder),
         hook_seconds=round(hook_seconds, 3),
-    )  # fmt: skip
-    tried += [InputSet(f"calibration sample {n}", sample, form.run(sample), real=True)
-              for n, sample in enumerate(samples[:REAL_SETS])]  # fmt: skip
+    )
+    tried += [
+        InputSet(f"calibration sample {n}", sample, form.run(sample), real=True)
+        for n, sample in enumerate(samples[:REAL_SETS])
+    ]
     original.sets = [_write_set(number, one, folder) for number, one in enumerate(tried)]
     (folder / RECORD).write_text(json.dumps(original.to_dict()))
     return original
@@ -230,10 +259,13 @@ def _check_repeatable(first: Feeds, second: Feeds) -> None:
     found = compare([InputSet("the typical sizes", {}, first)], [second])
     broken = found.broken(Effect.EXACT)
     if broken:
-        raise ModelError(what="the model gives different answers to the same input",
-                         cause=broken, expected="the same numbers in two runs",
-                         remedy="remove randomness (dropout with training=True, torch.rand), seed "
-                         "it, or make the noise an input")  # fmt: skip
+        raise ModelError(
+            what="the model gives different answers to the same input",
+            cause=broken,
+            expected="the same numbers in two runs",
+            remedy="remove randomness (dropout with training=True, torch.rand), seed "
+            "it, or make the noise an input",
+        )
 
 
 def _check_inputs_untouched(form: Form) -> None:
@@ -248,9 +280,11 @@ def _check_inputs_untouched(form: Form) -> None:
         form.module(*args, **kwargs)
     for name, tensor in given.items():
         if not np.array_equal(to_numpy(tensor), feeds[name], equal_nan=tensor.is_floating_point()):
-            raise ModelError(what=f"the model writes into its input '{name}'",
-                             expected="an inference that leaves its inputs alone",
-                             remedy=f"start forward with {name} = {name}.clone()")  # fmt: skip
+            raise ModelError(
+                what=f"the model writes into its input '{name}'",
+                expected="an inference that leaves its inputs alone",
+                remedy=f"start forward with {name} = {name}.clone()",
+            )
 
 
 def _changed_buffers(form: Form) -> str:
@@ -282,17 +316,22 @@ def _check_optional(form: Form, spec: Spec) -> None:
         arguments = form.signature.arguments(lambda leaf: to_torch(feeds[leaf]))  # noqa: B023
         args, kwargs = form.binding.split({k: v for k, v in arguments.items() if k != name})
         with torch.no_grad():
-            without = hooks.call(f"the model's forward without '{name}'",
-                                 lambda: form.module(*args, **kwargs))  # fmt: skip # noqa: B023
+            forward = partial(form.module, *args, **kwargs)
+            without = hooks.call(f"the model's forward without '{name}'", forward)
         found = map(to_numpy, take_apart(without)[1].values())
         leaves = dict(zip(form.signature.outputs, found, strict=True))
-        broken = compare([InputSet(f"'{name}' left out", {}, leaves)],
-                         [form.run(feeds)]).broken(Effect.EXACT)  # fmt: skip
+        broken = compare([InputSet(f"'{name}' left out", {}, leaves)], [form.run(feeds)]).broken(
+            Effect.EXACT
+        )
         if broken:
-            raise ModelError(what=f"the default of optional input '{name}' does not mean the same "
-                             "as leaving it out", where=f"inputs.{name}.default",
-                             got=f"{tensor.default:g}", cause=broken,
-                             remedy="choose the neutral value (1 for a mask of ones)")  # fmt: skip
+            raise ModelError(
+                what=f"the default of optional input '{name}' does not mean the same "
+                "as leaving it out",
+                where=f"inputs.{name}.default",
+                got=f"{tensor.default:g}",
+                cause=broken,
+                remedy="choose the neutral value (1 for a mask of ones)",
+            )
 
 
 def _hash_samples(samples: list[Feeds]) -> str | None:
@@ -324,8 +363,14 @@ def _try_sizes(form: Form, spec: Spec) -> list[InputSet]:
         feeds = examples.make(signature, sizes, spec.seed + len(found))
         elements = sum(array.size for array in feeds.values())
         typical = sum(array.size for array in found[0].feeds.values()) if found else elements
-        found.append(InputSet(f"the {which} sizes", feeds, _try(form, feeds, which, sizes),
-                              heavy=elements > HEAVY * typical))  # fmt: skip
+        found.append(
+            InputSet(
+                f"the {which} sizes",
+                feeds,
+                _try(form, feeds, which, sizes),
+                heavy=elements > HEAVY * typical,
+            )
+        )
     return found
 
 

@@ -146,9 +146,12 @@ class PassContext:
             PassError: the spec's workload is another one.
         """
         if self.training is None:
-            raise PassError(what=f"'{pass_name}' needs to know how the model is trained",
-                            expected="workload: training, with `train`", got="inference",
-                            remedy=f"leave '{pass_name}' out")  # fmt: skip
+            raise PassError(
+                what=f"'{pass_name}' needs to know how the model is trained",
+                expected="workload: training, with `train`",
+                got="inference",
+                remedy=f"leave '{pass_name}' out",
+            )
         return self.training
 
 
@@ -270,16 +273,26 @@ def check_class(pass_class: Any, where: str) -> type[Pass[Any, Any]]:
         PassError: no Pass, abstract, or a declaration is missing.
     """
     if not (isinstance(pass_class, type) and issubclass(pass_class, Pass)):
-        raise PassError(what="not a pass", where=where, expected="a subclass of megacompile.Pass",
-                        got=repr(pass_class), audience="pass author")  # fmt: skip
+        raise PassError(
+            what="not a pass",
+            where=where,
+            expected="a subclass of megacompile.Pass",
+            got=repr(pass_class),
+            audience="pass author",
+        )
     needed = ("name", "effect", "requires", "provides", "invalidates")
     missing = [n for n in needed if not hasattr(pass_class, n)]
     abstract = sorted(getattr(pass_class, "__abstractmethods__", ()))
     if missing or abstract:
-        raise PassError(what=f"pass '{pass_class.__name__}' is incomplete", where=where,
-                        expected=", ".join([*(f"{n}: ClassVar" for n in missing),
-                                            *(f"method {n}" for n in abstract)]),
-                        got="not defined", audience="pass author")  # fmt: skip
+        raise PassError(
+            what=f"pass '{pass_class.__name__}' is incomplete",
+            where=where,
+            expected=", ".join(
+                [*(f"{n}: ClassVar" for n in missing), *(f"method {n}" for n in abstract)]
+            ),
+            got="not defined",
+            audience="pass author",
+        )
     consumes(pass_class), produces(pass_class)
     return pass_class
 
@@ -298,9 +311,11 @@ def select(
     for selector in selectors:
         found = [n for n in names if n == selector or fnmatch.fnmatchcase(n, selector)]
         if not found:
-            raise PassError(what=f"selector '{selector}' of `{option}` matches nothing",
-                            expected="a name or a pattern of one",
-                            got=f"{len(names)} names, e.g. {', '.join(list(names)[:5]) or 'none'}",
-                            remedy=did_you_mean(selector, names))  # fmt: skip
+            raise PassError(
+                what=f"selector '{selector}' of `{option}` matches nothing",
+                expected="a name or a pattern of one",
+                got=f"{len(names)} names, e.g. {', '.join(list(names)[:5]) or 'none'}",
+                remedy=did_you_mean(selector, names),
+            )
         chosen.update(found)
     return frozenset(chosen)

@@ -37,16 +37,23 @@ class ContextMaker:
         """A context; `work` is an empty folder, `resume` one that outlives an interruption."""
         source = self.spec.data.evaluation
         return PassContext(
-            work=work, target_threads=self.machine.threads, seed=self.spec.seed,
-            traits=self.traits, calibration=self.original.calibration,
+            work=work,
+            target_threads=self.machine.threads,
+            seed=self.spec.seed,
+            traits=self.traits,
+            calibration=self.original.calibration,
             examples=lambda which: examples.make(
-                self.signature, examples.sizes(self.signature, which), self.spec.seed + 1),
-            progress=self.on_progress, training=self._training(), base=self.base,
+                self.signature, examples.sizes(self.signature, which), self.spec.seed + 1
+            ),
+            progress=self.on_progress,
+            training=self._training(),
+            base=self.base,
             original=self._load_original,
             evaluate=None if source is None else lambda run: self._evaluate(source, run),
             evaluate_with=lambda hook, run: self._evaluate(Evaluation(python=hook), run),
-            resume=resume, advance=self.on_bar,
-        )  # fmt: skip
+            resume=resume,
+            advance=self.on_bar,
+        )
 
     def _load_original(self) -> Form:
         return load_original(self.spec, self.base, self.signature)
@@ -59,8 +66,7 @@ class ContextMaker:
         origin = training_origin(self.spec, self.base)
         if origin is None:
             return None
-        return TrainingContext(origin, self.machine.device, self.machine.isa,
-                               self.machine.threads)  # fmt: skip
+        return TrainingContext(origin, self.machine.device, self.machine.isa, self.machine.threads)
 
 
 def training_origin(spec: Spec, base: Path) -> Origin | None:

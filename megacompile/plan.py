@@ -23,8 +23,7 @@ from megacompile.routes import PlannedStep, State, reachable
 from megacompile.spec.load import Loaded
 from megacompile.spec.models import Item, Spec
 
-SOURCE_FORMS = {"python": "Eager", "onnx": "Onnx", "exported": "Eager",
-                "torchscript": "Scripted"}  # fmt: skip
+SOURCE_FORMS = {"python": "Eager", "onnx": "Onnx", "exported": "Eager", "torchscript": "Scripted"}
 EAGER_BASELINES = ("eager", "torch.compile")
 PLAIN_ENGINE = "tensorrt"
 # What is evaluated on this CPU in place of an engine for other hardware.
@@ -111,9 +110,13 @@ def make_plan(loaded: Loaded, target: Callable[[Spec], Machine], quantized: bool
         for backend, where in backends:
             name = f"{variant}/{backend.name}"
             if name in {c.name for c in candidates}:
-                problems.append(PlanError(what=f"candidate '{name}' stands twice", where=where,
-                                          remedy="give the variants different names")
-                                )  # fmt: skip
+                problems.append(
+                    PlanError(
+                        what=f"candidate '{name}' stands twice",
+                        where=where,
+                        remedy="give the variants different names",
+                    )
+                )
                 continue
             found = _route(spec, machine, name, variant, passes, backend, where, quantized)
             if isinstance(found, CandidatePlan):
@@ -125,8 +128,16 @@ def make_plan(loaded: Loaded, target: Callable[[Spec], Machine], quantized: bool
         if name in EAGER_BASELINES:
             continue
         backend = registry.backend_class(name)()
-        found = _route(spec, machine, name, "", [], backend,
-                       loaded.document.where(("benchmark", "baselines")), quantized)  # fmt: skip
+        found = _route(
+            spec,
+            machine,
+            name,
+            "",
+            [],
+            backend,
+            loaded.document.where(("benchmark", "baselines")),
+            quantized,
+        )
         if isinstance(found, CandidatePlan):
             lowered.append(found)
         else:
@@ -168,8 +179,16 @@ def _plain_engine(
     named = next((c.backend.name for c in candidates if c.backend.name == PLAIN_ENGINE), None)
     if named is None or spec.benchmark.baselines is not None:
         return None
-    found = _route(spec, machine, named, "", [], registry.backend_class(named)(),
-                   loaded.document.where(()), quantized)  # fmt: skip
+    found = _route(
+        spec,
+        machine,
+        named,
+        "",
+        [],
+        registry.backend_class(named)(),
+        loaded.document.where(()),
+        quantized,
+    )
     return found if isinstance(found, CandidatePlan) and found.unavailable is None else None
 
 
@@ -182,9 +201,13 @@ def _data_problems(
         for kind in _lacking(step.pass_, spec):
             if (step.where, kind) not in seen:
                 seen.add((step.where, kind))
-                yield PlanError(what=f"'{step.pass_.name}' needs {kind} data under these options",
-                                where=step.where, got=f"no data.{kind}", expected=HOOKS[kind][0],
-                                remedy=HOOKS[kind][1])  # fmt: skip
+                yield PlanError(
+                    what=f"'{step.pass_.name}' needs {kind} data under these options",
+                    where=step.where,
+                    got=f"no data.{kind}",
+                    expected=HOOKS[kind][0],
+                    remedy=HOOKS[kind][1],
+                )
 
 
 def _target_problems(machine: Machine, candidates: list[CandidatePlan]) -> Iterator[PlanError]:
@@ -198,11 +221,12 @@ def _target_problems(machine: Machine, candidates: list[CandidatePlan]) -> Itera
 
 
 HOOKS = {
-    "calibration": ("data.calibration: {python: FILE.py:NAME, samples: N}",
-                    "add it, or choose a method that needs none (dynamic, weight-only)"),
-    "evaluation": ("data.evaluation: {python: FILE.py:NAME}",
-                   "add it, or leave `monitor` at loss"),
-}  # fmt: skip
+    "calibration": (
+        "data.calibration: {python: FILE.py:NAME, samples: N}",
+        "add it, or choose a method that needs none (dynamic, weight-only)",
+    ),
+    "evaluation": ("data.evaluation: {python: FILE.py:NAME}", "add it, or leave `monitor` at loss"),
+}
 """A hook of `data` -> how it is written, and what else can be done."""
 
 
@@ -224,12 +248,20 @@ def _baselines(loaded: Loaded, problems: list[MegacompileError]) -> list[str]:
     for index, name in enumerate(benchmark.baselines):
         where = loaded.document.where(("benchmark", "baselines", index))
         if name not in known:
-            problems.append(SpecError(what=f"unknown baseline '{name}'", where=where,
-                                      remedy=did_you_mean(name, known)))  # fmt: skip
+            problems.append(
+                SpecError(
+                    what=f"unknown baseline '{name}'", where=where, remedy=did_you_mean(name, known)
+                )
+            )
         elif name in EAGER_BASELINES and not torch_source:
-            problems.append(SpecError(what=f"baseline '{name}' needs a PyTorch model", where=where,
-                                      got="an ONNX file", remedy="use onnxruntime or openvino")
-                            )  # fmt: skip
+            problems.append(
+                SpecError(
+                    what=f"baseline '{name}' needs a PyTorch model",
+                    where=where,
+                    got="an ONNX file",
+                    remedy="use onnxruntime or openvino",
+                )
+            )
         elif benchmark.baselines.index(name) != index:
             problems.append(SpecError(what=f"baseline '{name}' stands twice", where=where))
     if not benchmark.baselines:
@@ -244,9 +276,15 @@ def _baselines(loaded: Loaded, problems: list[MegacompileError]) -> list[str]:
 
 
 def _route(
-    spec: Spec, machine: Machine, name: str, variant: str, passes: list[PassItem],
-    backend: Backend, where: str, quantized: bool,
-) -> CandidatePlan | PlanError:  # fmt: skip
+    spec: Spec,
+    machine: Machine,
+    name: str,
+    variant: str,
+    passes: list[PassItem],
+    backend: Backend,
+    where: str,
+    quantized: bool,
+) -> CandidatePlan | PlanError:
     traits = backend.traits()
     start = State(0, SOURCE_FORMS[spec.model.kind], source_facts(spec, quantized))
     graph = reachable(start, passes, traits)

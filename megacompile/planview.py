@@ -27,22 +27,39 @@ def plan_as_data(
     known = cached or {}
     return {
         "name": plan.spec.name,
-        "target": {"device": plan.target.device, "threads": plan.target.threads,
-                   "isa": list(plan.target.isa), "arch": list(plan.target.arch)},
+        "target": {
+            "device": plan.target.device,
+            "threads": plan.target.threads,
+            "isa": list(plan.target.isa),
+            "arch": list(plan.target.arch),
+        },
         "baselines": list(plan.baselines),
         "candidates": [
-            {"name": c.name, "effect": c.effect.value, "facts": sorted(f.value for f in c.facts),
-             "backend": c.backend.name, "unavailable": c.unavailable, "remedy": c.remedy,
-             "steps": [{"pass": s.pass_.name, "form": s.form, "inserted": s.inserted,
+            {
+                "name": c.name,
+                "effect": c.effect.value,
+                "facts": sorted(f.value for f in c.facts),
+                "backend": c.backend.name,
+                "unavailable": c.unavailable,
+                "remedy": c.remedy,
+                "steps": [
+                    {
+                        "pass": s.pass_.name,
+                        "form": s.form,
+                        "inserted": s.inserted,
                         "effect": s.pass_.promised().value,
-                        "options": s.pass_.model_dump(mode="json", exclude_defaults=True)}
-                       for s in c.steps],
-             "stored": known.get(c.name, [False] * (len(c.steps) + 1)),
-             "refused": None if refused is None or c.name not in refused else
-                        [asdict(one) for one in refused[c.name]]}
+                        "options": s.pass_.model_dump(mode="json", exclude_defaults=True),
+                    }
+                    for s in c.steps
+                ],
+                "stored": known.get(c.name, [False] * (len(c.steps) + 1)),
+                "refused": None
+                if refused is None or c.name not in refused
+                else [asdict(one) for one in refused[c.name]],
+            }
             for c in plan.candidates
         ],
-    }  # fmt: skip
+    }
 
 
 @dataclass(frozen=True)
@@ -62,9 +79,13 @@ def stored_steps(plan: Plan, base: Path, cache: Cache) -> dict[str, list[bool]]:
     if entry is None:
         return {}
     original = read_record(entry.folder)
-    return {c.name: [cache.get(key) is not None
-                     for key in keys_of(c, plan.spec, original, plan.target, base)]
-            for c in plan.candidates if c.unavailable is None}  # fmt: skip
+    return {
+        c.name: [
+            cache.get(key) is not None for key in keys_of(c, plan.spec, original, plan.target, base)
+        ]
+        for c in plan.candidates
+        if c.unavailable is None
+    }
 
 
 def render_plan(
@@ -72,8 +93,10 @@ def render_plan(
 ) -> str:
     """The plan for people: `+` marks what the planner inserted; stored steps are named so."""
     arch = f" ({', '.join(plan.target.arch)})" if plan.target.arch else ""
-    lines = [f"{plan.spec.name}: {len(plan.candidates)} candidates on "
-             f"{plan.target.device}{arch}, {plan.target.threads} threads"]  # fmt: skip
+    lines = [
+        f"{plan.spec.name}: {len(plan.candidates)} candidates on "
+        f"{plan.target.device}{arch}, {plan.target.threads} threads"
+    ]
     for candidate in plan.candidates:
         lines += _candidate(candidate, (cached or {}).get(candidate.name, []))
         if refused is not None and candidate.name in refused:

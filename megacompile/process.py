@@ -27,20 +27,36 @@ Send = Callable[[dict[str, Any]], None]
 class Worker:
     """The parent's end of a worker process."""
 
-    def __init__(self, name: str, function: str, log: Path, environment: Mapping[str, str] = {},
-                 cwd: Path | None = None) -> None:  # fmt: skip
+    def __init__(
+        self,
+        name: str,
+        function: str,
+        log: Path,
+        environment: Mapping[str, str] = {},
+        cwd: Path | None = None,
+    ) -> None:
         log.parent.mkdir(parents=True, exist_ok=True)
         self.name, self.log = name, log
         self.doing = "starting"
         receive, send = os.pipe()
         with open(log, "ab") as output:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "megacompile.process", function, str(send),
-                 str(os.getpid())],
-                stdin=subprocess.PIPE, stdout=output, stderr=subprocess.STDOUT,
-                pass_fds=(send,), env={**os.environ, **environment}, cwd=cwd,
+                [
+                    sys.executable,
+                    "-m",
+                    "megacompile.process",
+                    function,
+                    str(send),
+                    str(os.getpid()),
+                ],
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                pass_fds=(send,),
+                env={**os.environ, **environment},
+                cwd=cwd,
                 start_new_session=True,  # Ctrl-C reaches the parent alone, which ends its workers
-            )  # fmt: skip
+            )
         os.close(send)
         self.receive = os.fdopen(receive, "r", encoding="utf-8")
 
@@ -87,9 +103,12 @@ class Worker:
             hint = "out of memory?" if code == -signal.SIGKILL else "a crash in native code"
         else:
             ended, hint = f"ended with code {code}", None
-        return WorkerError(what=f"the process of {self.name} was {ended} while {self.doing}",
-                           where=str(self.log), cause=hint or self.tail(),
-                           remedy="the log there has what it printed last")  # fmt: skip
+        return WorkerError(
+            what=f"the process of {self.name} was {ended} while {self.doing}",
+            where=str(self.log),
+            cause=hint or self.tail(),
+            remedy="the log there has what it printed last",
+        )
 
     def tail(self, lines: int = 3) -> str | None:
         try:

@@ -39,8 +39,9 @@ class Progress:
         from rich.live import Live
 
         console = Console(stderr=True)
-        with Live(get_renderable=self._table, console=console, refresh_per_second=4,
-                  transient=True) as self.live:  # fmt: skip
+        with Live(
+            get_renderable=self._table, console=console, refresh_per_second=4, transient=True
+        ) as self.live:
             yield self
         self.live = None
 
@@ -78,8 +79,12 @@ class Progress:
         from rich.table import Table
 
         seconds = time.monotonic() - self.start
-        table = Table(title=f"{self.message} · {seconds:.0f} s", title_justify="left",
-                      box=None, pad_edge=False)  # fmt: skip
+        table = Table(
+            title=f"{self.message} · {seconds:.0f} s",
+            title_justify="left",
+            box=None,
+            pad_edge=False,
+        )
         for name in ("candidate", "state", ""):
             table.add_column(name, overflow="fold")
         for candidate, (state, note) in self.rows.items():

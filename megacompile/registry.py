@@ -53,19 +53,29 @@ def _table(group: str, own: Mapping[str, tuple[str, ...]]) -> Mapping[str, tuple
         try:
             table = entry.load()
         except Exception as error:
-            raise PassError(what=f"the table of '{owner}' can't be loaded", where=entry.value,
-                            cause=f"{type(error).__name__}: {error}", remedy=f"reinstall or "
-                            f"remove '{owner}'", audience="pass author") from error  # fmt: skip
+            raise PassError(
+                what=f"the table of '{owner}' can't be loaded",
+                where=entry.value,
+                cause=f"{type(error).__name__}: {error}",
+                remedy=f"reinstall or remove '{owner}'",
+                audience="pass author",
+            ) from error
         if not isinstance(table, Mapping):
-            raise PassError(what=f"the entry point of '{owner}' is no table", where=entry.value,
-                            expected="a dict of name -> 'module:Class'", got=repr(table),
-                            audience="pass author")  # fmt: skip
+            raise PassError(
+                what=f"the entry point of '{owner}' is no table",
+                where=entry.value,
+                expected="a dict of name -> 'module:Class'",
+                got=repr(table),
+                audience="pass author",
+            )
         for name, references in table.items():
             if name in found:
-                raise PassError(what=f"two owners of the name '{name}' in {group}",
-                                got=f"'{owners[name]}' and '{owner}'",
-                                remedy="uninstall one of them, or ask its author to rename",
-                                audience="pass author")  # fmt: skip
+                raise PassError(
+                    what=f"two owners of the name '{name}' in {group}",
+                    got=f"'{owners[name]}' and '{owner}'",
+                    remedy="uninstall one of them, or ask its author to rename",
+                    audience="pass author",
+                )
             found[name] = (references,) if isinstance(references, str) else tuple(references)
             owners[name] = owner
     return found
@@ -105,9 +115,11 @@ def _load(reference: str) -> Any:
     try:
         return getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as error:
-        raise PassError(what=f"'{reference}' can't be loaded",
-                        cause=f"{type(error).__name__}: {error}",
-                        audience="pass author") from error  # fmt: skip
+        raise PassError(
+            what=f"'{reference}' can't be loaded",
+            cause=f"{type(error).__name__}: {error}",
+            audience="pass author",
+        ) from error
 
 
 @cache

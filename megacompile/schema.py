@@ -13,10 +13,14 @@ def spec_schema() -> dict[str, Any]:
     """A schema (draft 2020-12) that editors complete from."""
     schema = Spec.model_json_schema(by_alias=True)
     definitions = schema["$defs"]
-    passes = {name: _options(registry.pass_classes(name, Path())[0], definitions)
-              for name in registry.pass_table()}  # fmt: skip
-    backends = {name: _options(registry.backend_class(name), definitions)
-                for name in registry.backend_table()}  # fmt: skip
+    passes = {
+        name: _options(registry.pass_classes(name, Path())[0], definitions)
+        for name in registry.pass_table()
+    }
+    backends = {
+        name: _options(registry.backend_class(name), definitions)
+        for name in registry.backend_table()
+    }
     definitions["Pass"] = _item(passes, "FILE.py:Class or package.module:Class", own=True)
     definitions["Backend"] = _item(backends, "a backend", own=False)
     for owner in (schema, definitions["Variant"]):
@@ -26,8 +30,9 @@ def spec_schema() -> dict[str, Any]:
     definitions["Dim"] = {"anyOf": [definitions["Dim"], {"type": "integer", "minimum": 1}]}
     definitions["Optimizer"] = _short_optimizer(definitions["Optimizer"])
     training = {"properties": {"workload": {"const": "training"}}, "required": ["workload"]}
-    schema["allOf"] = [{"if": training, "then": {"required": ["train"]},
-                        "else": {"not": {"required": ["train"]}}}]  # fmt: skip
+    schema["allOf"] = [
+        {"if": training, "then": {"required": ["train"]}, "else": {"not": {"required": ["train"]}}}
+    ]
     schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     return schema
 
@@ -65,13 +70,23 @@ def _item(known: dict[str, dict[str, Any]], label: str, own: bool) -> dict[str, 
         {"enum": [name for name, options in known.items() if not options.get("required")]}
     ]
     objects: list[dict[str, Any]] = [
-        {"type": "object", "properties": {name: options}, "required": [name],
-         "additionalProperties": False}
+        {
+            "type": "object",
+            "properties": {name: options},
+            "required": [name],
+            "additionalProperties": False,
+        }
         for name, options in known.items()
-    ]  # fmt: skip
+    ]
     if own:
         names.append({"type": "string", "pattern": "^.+:.+$", "description": label})
-        objects.append({"type": "object", "patternProperties": {"^.+:.+$": {"type": "object"}},
-                        "additionalProperties": False, "minProperties": 1,
-                        "maxProperties": 1})  # fmt: skip
+        objects.append(
+            {
+                "type": "object",
+                "patternProperties": {"^.+:.+$": {"type": "object"}},
+                "additionalProperties": False,
+                "minProperties": 1,
+                "maxProperties": 1,
+            }
+        )
     return {"anyOf": names + objects}

@@ -55,9 +55,13 @@ class Signature:
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Signature:
         """What `to_dict` wrote."""
-        return cls(_INPUTS.validate_python(data["inputs"]), _DIMS.validate_python(data["dims"]),
-                   tuple(data["outputs"]), data["structure"],
-                   tuple(data["output_dtypes"]))  # fmt: skip
+        return cls(
+            _INPUTS.validate_python(data["inputs"]),
+            _DIMS.validate_python(data["dims"]),
+            tuple(data["outputs"]),
+            data["structure"],
+            tuple(data["output_dtypes"]),
+        )
 
     @property
     def tensors(self) -> dict[str, TensorInput]:
@@ -66,8 +70,9 @@ class Signature:
     def with_outputs(
         self, outputs: Sequence[str], structure: Structure, dtypes: Sequence[str]
     ) -> Signature:
-        return replace(self, outputs=tuple(outputs), structure=structure,
-                       output_dtypes=tuple(dtypes))  # fmt: skip
+        return replace(
+            self, outputs=tuple(outputs), structure=structure, output_dtypes=tuple(dtypes)
+        )
 
     def arguments(self, tensor: Callable[[str], Any]) -> dict[str, Any]:
         """Top-level arguments by input name, with `tensor(leaf name)` at the leaves."""
@@ -85,9 +90,11 @@ class Signature:
                 continue
             shape = feeds[name].shape
             if len(shape) != len(spec.shape):
-                raise ModelError(what=f"input '{name}' has another rank than declared",
-                                 expected=f"{len(spec.shape)} dimensions {spec.shape}",
-                                 got=f"shape {list(shape)}")  # fmt: skip
+                raise ModelError(
+                    what=f"input '{name}' has another rank than declared",
+                    expected=f"{len(spec.shape)} dimensions {spec.shape}",
+                    got=f"shape {list(shape)}",
+                )
             for axis, (size, got) in enumerate(zip(spec.shape, shape, strict=True)):
                 expected = sizes.setdefault(size, got) if isinstance(size, str) else size
                 if expected != got:
@@ -99,10 +106,12 @@ class Signature:
         for name, got in sizes.items():
             dim = self.dims[name]
             if not dim.min <= got <= dim.max:
-                raise ModelError(what=f"dim '{name}' is outside what the spec declares",
-                                 expected=f"{dim.min} to {dim.max}", got=str(got),
-                                 remedy=f"feed smaller pieces, or widen dims.{name} and build "
-                                 "again")  # fmt: skip
+                raise ModelError(
+                    what=f"dim '{name}' is outside what the spec declares",
+                    expected=f"{dim.min} to {dim.max}",
+                    got=str(got),
+                    remedy=f"feed smaller pieces, or widen dims.{name} and build again",
+                )
         return sizes
 
     def complete(self, given: Mapping[str, Any]) -> Feeds:
@@ -116,8 +125,11 @@ class Signature:
         known = list(self.inputs)
         for name in given:
             if name not in self.inputs and name not in self.tensors:
-                raise ModelError(what=f"unknown input '{name}'", expected=", ".join(known),
-                                 remedy=did_you_mean(name, known))  # fmt: skip
+                raise ModelError(
+                    what=f"unknown input '{name}'",
+                    expected=", ".join(known),
+                    remedy=did_you_mean(name, known),
+                )
         for name, one in self.inputs.items():
             if name in given:
                 _collect(name, one, given[name], feeds)
@@ -127,8 +139,10 @@ class Signature:
                         feeds[leaf] = given[leaf]
         for name, spec in self.tensors.items():
             if feeds.get(name) is None and not spec.optional:
-                raise ModelError(what=f"input '{name}' is missing",
-                                 expected=f"{spec.dtype} of shape {spec.shape}")  # fmt: skip
+                raise ModelError(
+                    what=f"input '{name}' is missing",
+                    expected=f"{spec.dtype} of shape {spec.shape}",
+                )
         present = {n: _typed(n, self.tensors[n], a) for n, a in feeds.items() if a is not None}
         sizes = self.sizes_of(present)
         for name, spec in self.tensors.items():
@@ -151,20 +165,25 @@ def _argument(name: str, one: Any, tensor: Callable[[str], Any]) -> Any:
 def _collect(name: str, one: Any, value: Any, feeds: Feeds) -> None:
     if isinstance(one, ConstantInput):
         if value != one.value:
-            raise ModelError(what=f"input '{name}' is built into the artifact as a constant",
-                             expected=repr(one.value), got=repr(value),
-                             remedy="build again with the other value")  # fmt: skip
+            raise ModelError(
+                what=f"input '{name}' is built into the artifact as a constant",
+                expected=repr(one.value),
+                got=repr(value),
+                remedy="build again with the other value",
+            )
     elif isinstance(one, TupleInput):
         if not isinstance(value, (tuple, list)) or len(value) != len(one.items):
-            raise ModelError(what=f"input '{name}' is a tuple of {len(one.items)}",
-                             got=type(value).__name__)  # fmt: skip
+            raise ModelError(
+                what=f"input '{name}' is a tuple of {len(one.items)}", got=type(value).__name__
+            )
         for index, (item, inner) in enumerate(zip(one.items, value, strict=True)):
             _collect(f"{name}.{index}", item, inner, feeds)
     elif isinstance(one, DictInput):
         if not isinstance(value, Mapping) or set(value) != set(one.entries):
             got = ", ".join(map(str, value)) if isinstance(value, Mapping) else type(value).__name__
-            raise ModelError(what=f"input '{name}' is a dict", got=got,
-                             expected="keys " + ", ".join(one.entries))  # fmt: skip
+            raise ModelError(
+                what=f"input '{name}' is a dict", got=got, expected="keys " + ", ".join(one.entries)
+            )
         for key, item in one.entries.items():
             _collect(f"{name}.{key}", item, value[key], feeds)
     else:
@@ -181,9 +200,12 @@ def _typed(name: str, spec: TensorInput, value: Any) -> Array:
     # Python numbers and lists have no dtype of their own; an array's dtype is meant.
     if not hasattr(value, "dtype") and np.can_cast(array.dtype, wanted, "same_kind"):
         return array.astype(wanted)
-    raise ModelError(what=f"input '{name}' has another dtype than declared",
-                     expected=spec.dtype, got=array.dtype.name,
-                     remedy=f"convert it, e.g. .astype('{spec.dtype}')")  # fmt: skip
+    raise ModelError(
+        what=f"input '{name}' has another dtype than declared",
+        expected=spec.dtype,
+        got=array.dtype.name,
+        remedy=f"convert it, e.g. .astype('{spec.dtype}')",
+    )
 
 
 def bind(forward: Callable[..., Any], inputs: Mapping[str, Any], where: str) -> Binding:
@@ -205,26 +227,36 @@ def bind(forward: Callable[..., Any], inputs: Mapping[str, Any], where: str) -> 
 
     if len(matched) < len(inputs) and matched and not open_keyword:
         wrong = next(name for name in inputs if name not in by_name)
-        raise ModelError(what=f"input '{wrong}' is no parameter of the model's forward",
-                         where=where, expected=forward_text,
-                         got=f"inputs {', '.join(inputs)}",
-                         remedy=did_you_mean(wrong, by_name))  # fmt: skip
+        raise ModelError(
+            what=f"input '{wrong}' is no parameter of the model's forward",
+            where=where,
+            expected=forward_text,
+            got=f"inputs {', '.join(inputs)}",
+            remedy=did_you_mean(wrong, by_name),
+        )
     if matched or (open_keyword and not open_positional and not named):
         bound = {name: name for name in inputs}
         positional = frozenset(p.name for p in named if p.kind is p.POSITIONAL_ONLY)
     else:
         slots = [p for p in named if p.kind is not p.KEYWORD_ONLY]
         if len(inputs) > len(slots) and not open_positional:
-            raise ModelError(what="the spec has more inputs than the model's forward takes",
-                             where=where, expected=forward_text,
-                             got=f"{len(inputs)} inputs: {', '.join(inputs)}")  # fmt: skip
+            raise ModelError(
+                what="the spec has more inputs than the model's forward takes",
+                where=where,
+                expected=forward_text,
+                got=f"{len(inputs)} inputs: {', '.join(inputs)}",
+            )
         bound = {name: slots[i].name if i < len(slots) else name for i, name in enumerate(inputs)}
         positional = frozenset(bound.values())
     missing = [p.name for p in named if p.default is p.empty and p.name not in bound.values()]
     if missing:
-        raise ModelError(what=f"the model's forward needs '{missing[0]}', which the spec lacks",
-                         where=where, expected=forward_text, got=f"inputs {', '.join(inputs)}",
-                         remedy=f"add '{missing[0]}' to inputs")  # fmt: skip
+        raise ModelError(
+            what=f"the model's forward needs '{missing[0]}', which the spec lacks",
+            where=where,
+            expected=forward_text,
+            got=f"inputs {', '.join(inputs)}",
+            remedy=f"add '{missing[0]}' to inputs",
+        )
     return Binding(bound, positional)
 
 

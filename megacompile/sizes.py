@@ -89,20 +89,29 @@ class Search:
                 dims = {n: (s, s, s) for n, s in start.items()}
         fixed = {name: r[0] for name, r in dims.items() if r[0] == r[2]}
         return Found(
-            tuple(replace(t, shape=tuple(fixed.get(s, s) if isinstance(s, str) else s
-                                         for s in t.shape)) for t in tensors),
-            {name: r for name, r in dims.items() if name not in fixed}, True,
-        )  # fmt: skip
+            tuple(
+                replace(
+                    t, shape=tuple(fixed.get(s, s) if isinstance(s, str) else s for s in t.shape)
+                )
+                for t in tensors
+            ),
+            {name: r for name, r in dims.items() if name not in fixed},
+            True,
+        )
 
     def _works(
-        self, tensors: Sequence[Tensor], dims: Mapping[str, Range],
+        self,
+        tensors: Sequence[Tensor],
+        dims: Mapping[str, Range],
         which: Sequence[Literal["min", "typical", "max", "odd"]],
-    ) -> bool:  # fmt: skip
+    ) -> bool:
         inputs: dict[str, Any] = {t.name: TensorInput.model_validate(t.entry()) for t in tensors}
         inputs |= self.constants
         largest = {n: r[2] for n, r in dims.items()}
-        if any(math.prod(largest[s] if isinstance(s, str) else s for s in t.shape) > MOST_VALUES
-               for t in tensors):  # fmt: skip
+        if any(
+            math.prod(largest[s] if isinstance(s, str) else s for s in t.shape) > MOST_VALUES
+            for t in tensors
+        ):
             return False
         signature = Signature(
             inputs, {n: Dim(min=r[0], typical=r[1], max=r[2]) for n, r in dims.items()}
@@ -144,8 +153,9 @@ def _starts(names: Sequence[str]) -> Iterator[dict[str, int]]:
     sides = IMAGES if {"height", "width"} & set(names) else IMAGES[:1]
     lengths = LENGTHS if set(names) - {"batch", "height", "width"} else LENGTHS[:1]
     for side, length in itertools.product(sides, lengths):
-        yield {n: 2 if n == "batch" else side if n in ("height", "width") else length
-               for n in names}  # fmt: skip
+        yield {
+            n: 2 if n == "batch" else side if n in ("height", "width") else length for n in names
+        }
 
 
 def _ranges(name: str, size: int, slow: bool) -> list[Range]:
@@ -155,5 +165,10 @@ def _ranges(name: str, size: int, slow: bool) -> list[Range]:
     if name in ("height", "width"):
         return [(max(1, size // 2), size, size * 3 // 2)]
     low = [1, 2, 4, 8]
-    return [(a, min(size * 2, b), b) for b in (512, 256, 128, 64, size) if b >= size
-            for a in low if a < size]  # fmt: skip
+    return [
+        (a, min(size * 2, b), b)
+        for b in (512, 256, 128, 64, size)
+        if b >= size
+        for a in low
+        if a < size
+    ]

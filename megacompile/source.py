@@ -33,16 +33,23 @@ def source_path(spec: Spec, base: Path) -> Path | None:
         name, _, inner = reference.removeprefix("package:").partition("/")
         found = importlib.util.find_spec(name)
         if found is None or not found.submodule_search_locations:
-            raise SpecError(what=f"the Python package '{name}' is not installed",
-                            where=f"model.{source.kind}", got=reference,
-                            remedy=f"pip install {name.replace('_', '-')}")  # fmt: skip
+            raise SpecError(
+                what=f"the Python package '{name}' is not installed",
+                where=f"model.{source.kind}",
+                got=reference,
+                remedy=f"pip install {name.replace('_', '-')}",
+            )
         path = Path(found.submodule_search_locations[0]) / inner
     else:
         path = (base / reference).resolve()
     if not path.is_file():
         near = did_you_mean(path.name, [p.name for p in path.parent.glob("*")])
-        raise SpecError(what=f"no such file '{reference}'", where=f"model.{source.kind}",
-                        expected=f"a file in {path.parent}", remedy=near)  # fmt: skip
+        raise SpecError(
+            what=f"no such file '{reference}'",
+            where=f"model.{source.kind}",
+            expected=f"a file in {path.parent}",
+            remedy=near,
+        )
     return path
 
 
@@ -66,9 +73,12 @@ def load_original(spec: Spec, base: Path, signature: Signature | None = None) ->
         build = hooks.load(spec.model.reference, base)
         module = hooks.call(f"model '{spec.model.reference}'", build)
         if not isinstance(module, torch.nn.Module):
-            raise ModelError(what=f"'{spec.model.reference}' returns no model",
-                             where="model.python", expected="a torch.nn.Module",
-                             got=type(module).__name__)  # fmt: skip
+            raise ModelError(
+                what=f"'{spec.model.reference}' returns no model",
+                where="model.python",
+                expected="a torch.nn.Module",
+                got=type(module).__name__,
+            )
         module = copy_module(module).eval()
     else:
         assert path is not None
@@ -78,10 +88,12 @@ def load_original(spec: Spec, base: Path, signature: Signature | None = None) ->
                 return Scripted(scripted, signature)
             program = torch.export.load(path)
         except Exception as error:
-            raise ModelError(what=f"the {kind} model can't be read", where=str(path),
-                             cause=f"{type(error).__name__}: {str(error).splitlines()[0]}",
-                             remedy="write it again with the installed torch "
-                             f"({torch.__version__})") from error  # fmt: skip
+            raise ModelError(
+                what=f"the {kind} model can't be read",
+                where=str(path),
+                cause=f"{type(error).__name__}: {str(error).splitlines()[0]}",
+                remedy=f"write it again with the installed torch ({torch.__version__})",
+            ) from error
     if kind == "exported":
         return Eager(program.module(), signature, _exported_binding(program, spec, path))
     return Eager(module, signature, bind(module.forward, spec.inputs, "model.python"))
@@ -96,10 +108,12 @@ def _exported_binding(program: Any, spec: Spec, path: Path | None) -> Binding:
     names = list(spec.inputs)
     by_position, by_keyword = names[:count], names[count:]
     if len(by_position) != count or sorted(by_keyword) != sorted(keywords):
-        raise ModelError(what="the inputs don't match what the program was exported with",
-                         where=str(path), got=f"inputs {', '.join(names)}",
-                         expected=f"{count} by position"
-                         + (f", then {', '.join(keywords)}" if keywords else ""))  # fmt: skip
+        raise ModelError(
+            what="the inputs don't match what the program was exported with",
+            where=str(path),
+            got=f"inputs {', '.join(names)}",
+            expected=f"{count} by position" + (f", then {', '.join(keywords)}" if keywords else ""),
+        )
     return Binding({name: name for name in names}, frozenset(by_position))
 
 
@@ -111,32 +125,45 @@ def _load_onnx(path: Path, spec: Spec, signature: Signature) -> Onnx:
     model = onnxfile.read(path, weights=False)
     missing = [n for n in onnxfile.data_files(path) if not (path.parent / n).is_file()]
     if missing:
-        raise ModelError(what=f"the model's data file '{missing[0]}' is missing", where=str(path),
-                         remedy="put it beside the .onnx file")  # fmt: skip
+        raise ModelError(
+            what=f"the model's data file '{missing[0]}' is missing",
+            where=str(path),
+            remedy="put it beside the .onnx file",
+        )
     fixed = {t.name for t in model.graph.initializer}
     takes = {i.name: i for i in model.graph.input if i.name not in fixed}
     optional = {i.name for i in model.graph.input if i.name in fixed}
     for name, one in spec.inputs.items():
         if name not in takes and name not in optional:
-            raise ModelError(what=f"the ONNX model has no input '{name}'", where=str(path),
-                             expected=", ".join(takes),
-                             remedy=did_you_mean(name, takes))  # fmt: skip
+            raise ModelError(
+                what=f"the ONNX model has no input '{name}'",
+                where=str(path),
+                expected=", ".join(takes),
+                remedy=did_you_mean(name, takes),
+            )
         if not isinstance(one, TensorInput):
-            raise ModelError(what=f"input '{name}' of an ONNX model must be a tensor",
-                             where=str(path))  # fmt: skip
+            raise ModelError(
+                what=f"input '{name}' of an ONNX model must be a tensor", where=str(path)
+            )
         if name in takes:
             _check_onnx_input(path, name, one, takes[name].type.tensor_type, onnx)
     lacking = [name for name in takes if name not in spec.inputs]
     if lacking:
-        raise ModelError(what=f"the ONNX model needs '{lacking[0]}', which the spec lacks",
-                         where=str(path), expected=", ".join(takes),
-                         remedy=f"add '{lacking[0]}' to inputs")  # fmt: skip
+        raise ModelError(
+            what=f"the ONNX model needs '{lacking[0]}', which the spec lacks",
+            where=str(path),
+            expected=", ".join(takes),
+            remedy=f"add '{lacking[0]}' to inputs",
+        )
     outputs = [o.name for o in model.graph.output]
     for name in spec.outputs or []:
         if name not in outputs:
-            raise ModelError(what=f"the ONNX model has no output '{name}'", where=str(path),
-                             expected=", ".join(outputs),
-                             remedy=did_you_mean(name, outputs))  # fmt: skip
+            raise ModelError(
+                what=f"the ONNX model has no output '{name}'",
+                where=str(path),
+                expected=", ".join(outputs),
+                remedy=did_you_mean(name, outputs),
+            )
     wanted = list(spec.outputs or outputs)
     if not signature.outputs:
         # A file has names but no nesting: one output comes back by itself, several by name.
@@ -150,20 +177,30 @@ def _load_onnx(path: Path, spec: Spec, signature: Signature) -> Onnx:
 def _check_onnx_input(path: Path, name: str, spec: TensorInput, tensor: Any, onnx: Any) -> None:
     dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type).name
     if dtype != spec.dtype:
-        raise ModelError(what=f"input '{name}' has another dtype in the ONNX model",
-                         where=str(path), expected=dtype, got=spec.dtype)  # fmt: skip
+        raise ModelError(
+            what=f"input '{name}' has another dtype in the ONNX model",
+            where=str(path),
+            expected=dtype,
+            got=spec.dtype,
+        )
     if not tensor.HasField("shape"):
         return
     # Some exporters write an unknown size as -1.
-    dims = [d.dim_value if d.HasField("dim_value") and d.dim_value >= 0 else d.dim_param or "?"
-            for d in tensor.shape.dim]  # fmt: skip
+    dims = [
+        d.dim_value if d.HasField("dim_value") and d.dim_value >= 0 else d.dim_param or "?"
+        for d in tensor.shape.dim
+    ]
     fits = len(dims) == len(spec.shape) and all(
         not isinstance(d, int) or d == s for d, s in zip(dims, spec.shape, strict=True)
     )
     if not fits:
-        raise ModelError(what=f"input '{name}' has another shape in the ONNX model",
-                         where=str(path), expected=str(dims), got=str(spec.shape),
-                         remedy="a fixed size in the file can't be a dim of the spec")  # fmt: skip
+        raise ModelError(
+            what=f"input '{name}' has another shape in the ONNX model",
+            where=str(path),
+            expected=str(dims),
+            got=str(spec.shape),
+            remedy="a fixed size in the file can't be a dim of the spec",
+        )
 
 
 def fingerprint(form: Form) -> str:

@@ -101,14 +101,21 @@ def rename(
     if kind in ("dict", "dataclass", "namedtuple"):
         for name in wanted:
             if name not in leaves:
-                raise ModelError(what=f"the model returns no tensor named '{name}'", where=where,
-                                 expected=f"keys of its output: {', '.join(leaves)}",
-                                 got=f"'{name}'", remedy=did_you_mean(name, leaves))  # fmt: skip
+                raise ModelError(
+                    what=f"the model returns no tensor named '{name}'",
+                    where=where,
+                    expected=f"keys of its output: {', '.join(leaves)}",
+                    got=f"'{name}'",
+                    remedy=did_you_mean(name, leaves),
+                )
         return structure, {leaf: leaf for leaf in leaves}
     if len(wanted) != len(leaves):
-        raise ModelError(what="the number of names differs from the number of output tensors",
-                         where=where, expected=f"{len(leaves)} names ({', '.join(leaves)})",
-                         got=f"{len(wanted)} names ({', '.join(wanted)})")  # fmt: skip
+        raise ModelError(
+            what="the number of names differs from the number of output tensors",
+            where=where,
+            expected=f"{len(leaves)} names ({', '.join(leaves)})",
+            got=f"{len(wanted)} names ({', '.join(wanted)})",
+        )
     names = dict(zip(leaves, wanted, strict=True))
     return _renamed(structure, names), names
 

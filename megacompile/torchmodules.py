@@ -53,9 +53,11 @@ def output_leaves(value: Any, signature: Signature) -> dict[str, torch.Tensor]:
     if len(found) == len(signature.outputs) and set(found) != set(signature.outputs):
         return dict(zip(signature.outputs, found.values(), strict=True))
     if set(found) != set(signature.outputs):
-        raise ModelError(what="the model's outputs change from call to call",
-                         expected=", ".join(signature.outputs),
-                         got=", ".join(found))  # fmt: skip
+        raise ModelError(
+            what="the model's outputs change from call to call",
+            expected=", ".join(signature.outputs),
+            got=", ".join(found),
+        )
     return {name: found[name] for name in signature.outputs}
 
 
@@ -127,8 +129,10 @@ def fingerprint(module: torch.nn.Module) -> str:
     """A hash of weights with their ties, of the modules' settings, and of their source files."""
     digest = hashlib.blake2b(digest_size=20)
     addresses: dict[int, int] = {}
-    state = [*module.named_parameters(remove_duplicate=False),
-             *module.named_buffers(remove_duplicate=False)]  # fmt: skip
+    state = [
+        *module.named_parameters(remove_duplicate=False),
+        *module.named_buffers(remove_duplicate=False),
+    ]
     for name, tensor in state:
         address = tensor.untyped_storage().data_ptr()
         tie = addresses.setdefault(address, len(addresses))
@@ -139,8 +143,11 @@ def fingerprint(module: torch.nn.Module) -> str:
             digest.update(data.view(torch.uint8).numpy().data if data.numel() else b"")
     sources: set[str] = set()
     for name, one in module.named_modules(remove_duplicate=False):
-        settings = {k: v for k, v in sorted(vars(one).items())
-                    if isinstance(v, (bool, int, float, str, tuple, type(None)))}  # fmt: skip
+        settings = {
+            k: v
+            for k, v in sorted(vars(one).items())
+            if isinstance(v, (bool, int, float, str, tuple, type(None)))
+        }
         digest.update(f"{name} {type(one).__module__}.{type(one).__qualname__}".encode())
         digest.update(repr(settings).encode())
         if not type(one).__module__.startswith("torch."):

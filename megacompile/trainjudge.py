@@ -23,9 +23,12 @@ LESS = 0.98  # a memory ratio above this is no improvement anybody would see
 
 
 def point_of(
-    spec: Spec, measured: Measured, figures: StepFigures, plain: Measured | None,
+    spec: Spec,
+    measured: Measured,
+    figures: StepFigures,
+    plain: Measured | None,
     check: AAResult | None,
-) -> Point:  # fmt: skip
+) -> Point:
     """A step as the one benchmark point, so that all views of times show it too."""
     assert spec.train is not None
     size = spec.train.batch_size
@@ -44,17 +47,34 @@ def gates_of_training(
     if budget.metric_drop is not None:
         gates.append(judge.metric_gate(budget.metric_drop, candidate.metric, plain))
     if budget.peak_memory is not None:
-        gates.append(judge.most("peak_memory", budget.peak_memory, record.memory_ratio,
-                                f"{record.plain.peak_memory_mb:.1f} to "
-                                f"{record.optimised.peak_memory_mb:.1f} MB"))  # fmt: skip
+        gates.append(
+            judge.most(
+                "peak_memory",
+                budget.peak_memory,
+                record.memory_ratio,
+                f"{record.plain.peak_memory_mb:.1f} to {record.optimised.peak_memory_mb:.1f} MB",
+            )
+        )
     ratio = record.step_time_ratio
     # Without a ratio (the A/A check failed) there is nothing to hold against the limit.
     if budget.step_time is not None and ratio is not None:
-        gates.append(judge.most("step_time", budget.step_time, ratio.median,
-                                f"95 % interval {ratio.low:.2f} to {ratio.high:.2f}"))  # fmt: skip
+        gates.append(
+            judge.most(
+                "step_time",
+                budget.step_time,
+                ratio.median,
+                f"95 % interval {ratio.low:.2f} to {ratio.high:.2f}",
+            )
+        )
     if budget.gradient_cosine is not None:
-        gates.append(judge.least("gradient_cosine", budget.gradient_cosine,
-                                 record.gradient.cosine_min, record.gradient.worst))  # fmt: skip
+        gates.append(
+            judge.least(
+                "gradient_cosine",
+                budget.gradient_cosine,
+                record.gradient.cosine_min,
+                record.gradient.worst,
+            )
+        )
     if budget.size_mb is not None:
         size = candidate.size_bytes / 1e6 if candidate.size_bytes is not None else None
         gates.append(judge.most("size_mb", budget.size_mb, size))
@@ -87,15 +107,21 @@ def choose_training(
     record = best.training
     assert record is not None
     if budget.step_time is not None and record.step_time_ratio is None:
-        return ("no_improvement", None,
-                "Whether a step keeps the budget's step_time can't be said: "
-                f"{check.note if check else 'it was not measured'}.")  # fmt: skip
+        return (
+            "no_improvement",
+            None,
+            "Whether a step keeps the budget's step_time can't be said: "
+            f"{check.note if check else 'it was not measured'}.",
+        )
     floor = check.noise_floor if check else 0.02
     faster = _faster(record.step_time_ratio, floor)
     if not faster and record.memory_ratio > LESS:
-        return ("no_improvement", None,
-                f"No candidate needs less memory or time than the plain step; the best, "
-                f"{best.name}, needs {_figures(record)}.")  # fmt: skip
+        return (
+            "no_improvement",
+            None,
+            f"No candidate needs less memory or time than the plain step; the best, "
+            f"{best.name}, needs {_figures(record)}.",
+        )
     return "improved", best.name, f"{best.name} needs {_figures(record)}{_more(record)}."
 
 
@@ -107,13 +133,17 @@ def _faster(ratio: Ratio | None, floor: float) -> bool:
 
 
 def _figures(record: TrainingRecord) -> str:
-    text = (f"{record.memory_ratio:.2f} of the plain step's peak memory "
-            f"({record.activation_ratio:.2f} of its activations)")  # fmt: skip
+    text = (
+        f"{record.memory_ratio:.2f} of the plain step's peak memory "
+        f"({record.activation_ratio:.2f} of its activations)"
+    )
     ratio = record.step_time_ratio
     if ratio is None:
         return text + "; no step time is claimed"
-    return text + (f" and {ratio.median:.2f} times its time "
-                   f"(95 % interval {ratio.low:.2f} to {ratio.high:.2f})")  # fmt: skip
+    return text + (
+        f" and {ratio.median:.2f} times its time "
+        f"(95 % interval {ratio.low:.2f} to {ratio.high:.2f})"
+    )
 
 
 def _more(record: TrainingRecord) -> str:

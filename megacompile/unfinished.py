@@ -82,12 +82,19 @@ def write_unfinished(contents: Unfinished, folder: Path, machine: Machine) -> Pa
             save_arrays(temporary / CHECKS / f"{number}.feeds.npz", one.feeds)
             save_arrays(temporary / CHECKS / f"{number}.reference.npz", one.reference)
         manifest = {
-            **describe(contents.name, machine, contents.signature, contents.fingerprint,
-                       contents.points, contents.libraries),
-            "executed": False, "outputs": contents.outputs,
+            **describe(
+                contents.name,
+                machine,
+                contents.signature,
+                contents.fingerprint,
+                contents.points,
+                contents.libraries,
+            ),
+            "executed": False,
+            "outputs": contents.outputs,
             "candidates": [asdict(part) for part in contents.parts],
             "checks": [{"label": one.label, "real": one.real} for one in contents.checks],
-        }  # fmt: skip
+        }
         seal(manifest, temporary)
     return folder
 
@@ -105,28 +112,34 @@ def read_unfinished(folder: Path) -> dict[str, Any]:
     """
     manifest = bundle.read_manifest(folder)
     if manifest.get("executed", True):
-        raise BundleError(what="the bundle is finished: it was verified and measured where it "
-                          "was built", where=str(folder),
-                          remedy="`megacompile bench BUNDLE` times it on this machine",
-                          )  # fmt: skip
+        raise BundleError(
+            what="the bundle is finished: it was verified and measured where it was built",
+            where=str(folder),
+            remedy="`megacompile bench BUNDLE` times it on this machine",
+        )
     return manifest
 
 
 def parts_of(manifest: Mapping[str, Any]) -> list[Part]:
-    return [Part(**{**one, "needs_isa": tuple(one["needs_isa"])})
-            for one in manifest["candidates"]]  # fmt: skip
+    return [Part(**{**one, "needs_isa": tuple(one["needs_isa"])}) for one in manifest["candidates"]]
 
 
 def checks_of(folder: Path, manifest: Mapping[str, Any]) -> list[InputSet]:
     """The stored input sets with the original's answers."""
-    return [InputSet(one["label"], load_arrays(folder / CHECKS / f"{number}.feeds.npz"),
-                     load_arrays(folder / CHECKS / f"{number}.reference.npz"), one["real"])
-            for number, one in enumerate(manifest["checks"])]  # fmt: skip
+    return [
+        InputSet(
+            one["label"],
+            load_arrays(folder / CHECKS / f"{number}.feeds.npz"),
+            load_arrays(folder / CHECKS / f"{number}.reference.npz"),
+            one["real"],
+        )
+        for number, one in enumerate(manifest["checks"])
+    ]
 
 
 def load_part(
     folder: Path, backend: str, options: Mapping[str, Any], engine: Path, threads: int
-) -> tuple[Runner, Signature]:  # fmt: skip
+) -> tuple[Runner, Signature]:
     """Load one engine of an unfinished bundle; the hashes were checked by whoever asks."""
     manifest = bundle.read_manifest(folder, check_files=False)
     signature = Signature.from_dict(manifest["signature"])

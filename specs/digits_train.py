@@ -74,8 +74,10 @@ def loss(outputs: Tensor, batch: dict[str, Tensor]) -> Tensor:
 def evaluate(run: Callable[..., NDArray[np.float32]]) -> dict[str, NDArray[np.float64]]:
     """Accuracy on the images held out: 0 or 1 for each."""
     images, labels = _digits()
-    right = [run(image=images[at : at + 50]).argmax(axis=1) == labels[at : at + 50]
-             for at in range(0, HELD_OUT, 50)]  # fmt: skip
+    right = [
+        run(image=images[at : at + 50]).argmax(axis=1) == labels[at : at + 50]
+        for at in range(0, HELD_OUT, 50)
+    ]
     return {"accuracy": np.concatenate(right).astype(np.float64)}
 
 

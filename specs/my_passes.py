@@ -48,7 +48,9 @@ class FuseConvBatchNorm(Pass[Eager, Eager]):
                 setattr(parent, follower, torch.nn.Identity())
                 sites.change()
         if not sites.changed:
-            raise PassError(what="no convolution could be fused",
-                            got="; ".join(f"{n}: {why}" for n, why in sites.skipped),
-                            remedy="leave the pass out, or widen `only`")  # fmt: skip
+            raise PassError(
+                what="no convolution could be fused",
+                got="; ".join(f"{n}: {why}" for n, why in sites.skipped),
+                remedy="leave the pass out, or widen `only`",
+            )
         return PassResult(copy, sites)

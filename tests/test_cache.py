@@ -63,10 +63,13 @@ def test_a_failed_write_leaves_nothing(cache: Cache) -> None:
 def test_a_damaged_entry_is_removed(damage: str, cache: Cache) -> None:
     folder = cache.put(KEY, {}, write).folder
     data, index = folder / "inner" / "data", folder / INDEX
-    {"shorter": lambda: data.write_bytes(b"123"), "missing": data.unlink,
-     "index": lambda: index.write_text("{"),
-     "no sizes": lambda: index.write_text('{"files": {}, "record": {}}'),
-     "list": lambda: index.write_text("[]")}[damage]()  # fmt: skip
+    {
+        "shorter": lambda: data.write_bytes(b"123"),
+        "missing": data.unlink,
+        "index": lambda: index.write_text("{"),
+        "no sizes": lambda: index.write_text('{"files": {}, "record": {}}'),
+        "list": lambda: index.write_text("[]"),
+    }[damage]()
     assert cache.get(KEY) is None
     cache.put(KEY, {"again": True}, write)
     found = cache.get(KEY, check=True)
@@ -119,8 +122,10 @@ def test_two_processes_write_the_same_keys(cache: Cache) -> None:
     import time
 
     start = str(time.time() + 1.0)
-    both = [subprocess.Popen([sys.executable, "-c", RACE, str(cache.root), start, name])
-            for name in "ab"]  # fmt: skip
+    both = [
+        subprocess.Popen([sys.executable, "-c", RACE, str(cache.root), start, name])
+        for name in "ab"
+    ]
     assert [one.wait() for one in both] == [0, 0]
     assert len(cache.entries()) == 30
     assert left_behind(cache) == []

@@ -39,16 +39,33 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def light(*arguments: str) -> str:
     """What a light command prints, after a check that it imported nothing heavy."""
-    done = subprocess.run([sys.executable, "-c", LIGHT, *arguments], cwd=ROOT, env=os.environ,
-                          capture_output=True, text=True, check=True)  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-c", LIGHT, *arguments],
+        cwd=ROOT,
+        env=os.environ,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert done.stderr.strip().splitlines()[-1] in ("HEAVY [] CODE 0", "HEAVY [] CODE None")
     return done.stdout
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["build", "--help"], ["schema"],
-                                       ["write-lmdb", "--help"],
-                                       ["passes"], ["passes", "--json"], ["backends"],
-                                       ["backends", "--json"], ["cache"]])  # fmt: skip
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--help"],
+        ["--version"],
+        ["build", "--help"],
+        ["schema"],
+        ["write-lmdb", "--help"],
+        ["passes"],
+        ["passes", "--json"],
+        ["backends"],
+        ["backends", "--json"],
+        ["cache"],
+    ],
+)
 def test_light_commands(arguments: list[str]) -> None:
     text = light(*arguments)
     assert text
@@ -83,16 +100,28 @@ def test_the_schema_takes_all_specs_and_is_one() -> None:
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("nam", 1), ("passes", ["simplfy"]), ("passes", [{"quantize": {"metod": "static"}}]),
-     ("passes", [{"quantize": {"method": "statik"}}]), ("backends", ["openvin"]),
-     ("dims", {"batch": {"min": 0, "typical": 1, "max": 1}}), ("inputs", {}),
-     ("inputs", {"x": {"shape": [1], "dtype": "float31"}}), ("seed", -1),
-     ("budget", {"cosine": 2}), ("workload", "training"),
-     ("variants", {"a": {"passes": [{"cast": 3}]}})],
-)  # fmt: skip
+    [
+        ("nam", 1),
+        ("passes", ["simplfy"]),
+        ("passes", [{"quantize": {"metod": "static"}}]),
+        ("passes", [{"quantize": {"method": "statik"}}]),
+        ("backends", ["openvin"]),
+        ("dims", {"batch": {"min": 0, "typical": 1, "max": 1}}),
+        ("inputs", {}),
+        ("inputs", {"x": {"shape": [1], "dtype": "float31"}}),
+        ("seed", -1),
+        ("budget", {"cosine": 2}),
+        ("workload", "training"),
+        ("variants", {"a": {"passes": [{"cast": 3}]}}),
+    ],
+)
 def test_the_schema_refuses_what_the_reader_refuses(key: str, value: Any) -> None:
-    data = {"name": "a", "model": {"onnx": "a.onnx"}, "inputs": {"x": {"shape": [1]}},
-            "backends": ["openvino"]}  # fmt: skip
+    data = {
+        "name": "a",
+        "model": {"onnx": "a.onnx"},
+        "inputs": {"x": {"shape": [1]}},
+        "backends": ["openvino"],
+    }
     validator = jsonschema.Draft202012Validator(spec_schema())
     assert validator.is_valid(data)
     assert not validator.is_valid({**data, key: value})
@@ -130,11 +159,18 @@ def test_plan_goes_on_after_a_wrong_spec(
     assert "wrong.yaml:1:1" in err
 
 
-@pytest.mark.parametrize("arguments", [
-    ["run", "nowhere", "--input", "a.npz"], ["bench", "nowhere"], ["report", "nowhere"],
-    ["diff", "nowhere", "there"], ["init", "nowhere"], ["plan", "nowhere.yaml"],
-    ["write-lmdb", "npz:nowhere", "there"],
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["run", "nowhere", "--input", "a.npz"],
+        ["bench", "nowhere"],
+        ["report", "nowhere"],
+        ["diff", "nowhere", "there"],
+        ["init", "nowhere"],
+        ["plan", "nowhere.yaml"],
+        ["write-lmdb", "npz:nowhere", "there"],
+    ],
+)
 def test_missing_files_are_errors_of_the_user(
     arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -143,9 +179,7 @@ def test_missing_files_are_errors_of_the_user(
     assert "nowhere" in err
 
 
-@pytest.mark.parametrize(
-    ("error", "code"), [(KeyboardInterrupt(), 130), (BrokenPipeError(), 1)]
-)  # fmt: skip
+@pytest.mark.parametrize(("error", "code"), [(KeyboardInterrupt(), 130), (BrokenPipeError(), 1)])
 def test_interrupts(error: BaseException, code: int, monkeypatch: pytest.MonkeyPatch) -> None:
     from megacompile import commands
 

@@ -23,8 +23,14 @@ def normal(*shape: int) -> Array:
 
 
 def test_equal_outputs_break_nothing() -> None:
-    for value in (normal(4, 5), np.float32([]), np.zeros((3, 4), np.float32), np.arange(9),
-                  np.float32(3).reshape(()), np.float32([np.nan, np.inf, -np.inf, 1])):  # fmt: skip
+    for value in (
+        normal(4, 5),
+        np.float32([]),
+        np.zeros((3, 4), np.float32),
+        np.arange(9),
+        np.float32(3).reshape(()),
+        np.float32([np.nan, np.inf, -np.inf, 1]),
+    ):
         found = against(value, value.copy())
         for effect in Effect:
             assert found.broken(effect) is None, value
@@ -34,9 +40,15 @@ def test_equal_outputs_break_nothing() -> None:
 
 @pytest.mark.parametrize(
     ("before", "after"),
-    [(1.0, np.nan), (np.nan, 1.0), (1.0, np.inf), (np.inf, -np.inf), (np.inf, np.nan),
-     (-np.inf, 1.0)],
-)  # fmt: skip
+    [
+        (1.0, np.nan),
+        (np.nan, 1.0),
+        (1.0, np.inf),
+        (np.inf, -np.inf),
+        (np.inf, np.nan),
+        (-np.inf, 1.0),
+    ],
+)
 @pytest.mark.parametrize("effect", Effect)
 def test_not_finite_on_one_side(before: float, after: float, effect: Effect) -> None:
     a, b = normal(2, 3), None
@@ -50,9 +62,11 @@ def test_not_finite_on_one_side(before: float, after: float, effect: Effect) -> 
 
 @pytest.mark.parametrize(
     ("actual", "message"),
-    [(normal(3, 2), r"shape \[3, 2\] instead of \[2, 3\]"),
-     (normal(2, 3).astype(np.float64), "float64 instead of float32")],
-)  # fmt: skip
+    [
+        (normal(3, 2), r"shape \[3, 2\] instead of \[2, 3\]"),
+        (normal(2, 3).astype(np.float64), "float64 instead of float32"),
+    ],
+)
 def test_shape_and_dtype(actual: Array, message: str) -> None:
     broken = against(normal(2, 3), actual).broken(Effect.LOSSY)
     assert broken is not None

@@ -35,9 +35,16 @@ def test_tensors_are_apart_and_seeded() -> None:
 
 @pytest.mark.parametrize(
     ("dtype", "span"),
-    [("int64", (-3, 5)), ("uint8", (0, 255)), ("int8", (-128, 127)), ("float32", (-1, 1)),
-     ("float64", (2, 2)), ("bfloat16", (0, 1)), ("float16", (-4, 4))],
-)  # fmt: skip
+    [
+        ("int64", (-3, 5)),
+        ("uint8", (0, 255)),
+        ("int8", (-128, 127)),
+        ("float32", (-1, 1)),
+        ("float64", (2, 2)),
+        ("bfloat16", (0, 1)),
+        ("float16", (-4, 4)),
+    ],
+)
 def test_values_are_in_range_and_reach_its_ends(dtype: str, span: tuple[int, int]) -> None:
     one = signature({"x": {"shape": [5000], "dtype": dtype, "range": span}})
     values = examples.make(one, {})["x"]
@@ -59,8 +66,16 @@ def test_masks_are_ones_then_zeros(dtype: str) -> None:
 
 
 def test_empty_and_scalar_shapes() -> None:
-    feeds = examples.make(signature({"a": {"shape": []}, "b": {"shape": [0, 2], "dtype": "bool"},
-                                     "c": {"shape": [], "dtype": "bool"}}), {})  # fmt: skip
+    feeds = examples.make(
+        signature(
+            {
+                "a": {"shape": []},
+                "b": {"shape": [0, 2], "dtype": "bool"},
+                "c": {"shape": [], "dtype": "bool"},
+            }
+        ),
+        {},
+    )
     assert [a.shape for a in feeds.values()] == [(), (0, 2), ()]
 
 

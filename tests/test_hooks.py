@@ -68,11 +68,15 @@ def test_a_module(base: Path) -> None:
 
 @pytest.mark.parametrize(
     ("reference", "message"),
-    [("m.py", "names no Python object"), ("m.py:", "names no Python object"),
-     ("mm.py:build", r"no such file 'mm.py'(.|\n)*did you mean 'm.py'"),
-     ("m.py:built", r"'m.py' has no 'built'(.|\n)*did you mean 'build'"),
-     ("no_such_module_here:x", "no Python module"), ("json:lods", "did you mean 'loads'")],
-)  # fmt: skip
+    [
+        ("m.py", "names no Python object"),
+        ("m.py:", "names no Python object"),
+        ("mm.py:build", r"no such file 'mm.py'(.|\n)*did you mean 'm.py'"),
+        ("m.py:built", r"'m.py' has no 'built'(.|\n)*did you mean 'build'"),
+        ("no_such_module_here:x", "no Python module"),
+        ("json:lods", "did you mean 'loads'"),
+    ],
+)
 def test_what_is_not_there(reference: str, message: str, base: Path) -> None:
     with pytest.raises(SpecError, match=message):
         hooks.load(reference, base)
@@ -80,9 +84,12 @@ def test_what_is_not_there(reference: str, message: str, base: Path) -> None:
 
 @pytest.mark.parametrize(
     ("code", "line", "cause"),
-    [("x = 1\ny = 1 / 0\n", 2, "ZeroDivisionError"), ("x = (\n", 1, "SyntaxError"),
-     ("import no_such_module_here\n", 1, "No module named 'no_such_module_here'")],
-)  # fmt: skip
+    [
+        ("x = 1\ny = 1 / 0\n", 2, "ZeroDivisionError"),
+        ("x = (\n", 1, "SyntaxError"),
+        ("import no_such_module_here\n", 1, "No module named 'no_such_module_here'"),
+    ],
+)
 def test_a_file_that_raises(code: str, line: int, cause: str, base: Path) -> None:
     (base / "bad.py").write_text(code)
     for _ in range(2):  # a failed import is not remembered as a module

@@ -107,14 +107,18 @@ def test_digits_load_with_the_written_spec(tmp_path: Path) -> None:
 def test_an_onnx_file_loads_with_the_written_spec(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     graph = helper.make_graph(
-        [helper.make_node("Gather", ["table", "ids"], ["rows"]),
-         helper.make_node("ReduceSum", ["rows", "axis"], ["y"], keepdims=0)],
+        [
+            helper.make_node("Gather", ["table", "ids"], ["rows"]),
+            helper.make_node("ReduceSum", ["rows", "axis"], ["y"], keepdims=0),
+        ],
         "g",
         [helper.make_tensor_value_info("ids", TensorProto.INT64, ["batch_size", "seq len"])],
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
-        [helper.make_tensor("table", TensorProto.FLOAT, [7, 2], [float(i) for i in range(14)]),
-         helper.make_tensor("axis", TensorProto.INT64, [1], [1])],
-    )  # fmt: skip
+        [
+            helper.make_tensor("table", TensorProto.FLOAT, [7, 2], [float(i) for i in range(14)]),
+            helper.make_tensor("axis", TensorProto.INT64, [1], [1]),
+        ],
+    )
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), path)
     written = write_spec(str(path), None)
     assert written == path.with_suffix(".yaml")
@@ -129,12 +133,14 @@ def test_an_onnx_file_loads_with_the_written_spec(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "shapes"),
-    [("linear", {"input": ["batch", 5]}),
-     ("gru", {"input": ["batch", "seq", 6]}),
-     ("Grouped", {"image": ["batch", 4, "height", "width"]}),
-     ("Images", {"image": ["batch", 3, 32, 32]}),
-     ("Ids", {"input_ids": ["batch", "seq"], "attention_mask": ["batch", "seq"]})],
-)  # fmt: skip
+    [
+        ("linear", {"input": ["batch", 5]}),
+        ("gru", {"input": ["batch", "seq", 6]}),
+        ("Grouped", {"image": ["batch", 4, "height", "width"]}),
+        ("Images", {"image": ["batch", 3, 32, 32]}),
+        ("Ids", {"input_ids": ["batch", "seq"], "attention_mask": ["batch", "seq"]}),
+    ],
+)
 def test_shapes_are_found_by_running(
     name: str, shapes: dict[str, list[object]], models: Path, tmp_path: Path
 ) -> None:
@@ -195,13 +201,15 @@ def test_it_overwrites_nothing(models: Path) -> None:
 
 @pytest.mark.parametrize(
     ("model", "error", "message"),
-    [("nothing", SpecError, "names no model"),
-     ("nothing.onnx", SpecError, "no such file"),
-     ("{models}:lineer", SpecError, "did you mean 'linear'"),
-     ("{models}:number", ModelError, "returns no model"),
-     ("{models}:breaks", ModelError, "no weights here"),
-     ("no_such_package.x:build", SpecError, "no Python module")],
-)  # fmt: skip
+    [
+        ("nothing", SpecError, "names no model"),
+        ("nothing.onnx", SpecError, "no such file"),
+        ("{models}:lineer", SpecError, "did you mean 'linear'"),
+        ("{models}:number", ModelError, "returns no model"),
+        ("{models}:breaks", ModelError, "no weights here"),
+        ("no_such_package.x:build", SpecError, "no Python module"),
+    ],
+)
 def test_errors(
     model: str, error: type[MegacompileError], message: str, models: Path, tmp_path: Path
 ) -> None:

@@ -72,9 +72,12 @@ def test_open_parameters() -> None:
 
 @pytest.mark.parametrize(
     ("names", "message"),
-    [(["a", "mask"], r"input 'mask' is no parameter(.|\n)*did you mean 'masks'"),
-     (["masks"], "needs 'a', which the spec lacks"), (["x", "y", "z"], "more inputs than")],
-)  # fmt: skip
+    [
+        (["a", "mask"], r"input 'mask' is no parameter(.|\n)*did you mean 'masks'"),
+        (["masks"], "needs 'a', which the spec lacks"),
+        (["x", "y", "z"], "more inputs than"),
+    ],
+)
 def test_what_does_not_fit_forward(names: list[str], message: str) -> None:
     def forward(a: Any, masks: Any) -> Any:
         return a, masks
@@ -85,9 +88,14 @@ def test_what_does_not_fit_forward(names: list[str], message: str) -> None:
 
 
 NESTED = signature(
-    {"x": X, "flag": {"value": True}, "state": {"tuple": [X, {"dict": {"k": X}}]},
-     "mask": {"shape": ["batch"], "dtype": "int64", "optional": True, "default": 1}}, DIMS,
-)  # fmt: skip
+    {
+        "x": X,
+        "flag": {"value": True},
+        "state": {"tuple": [X, {"dict": {"k": X}}]},
+        "mask": {"shape": ["batch"], "dtype": "int64", "optional": True, "default": 1},
+    },
+    DIMS,
+)
 
 
 def ones(rows: int = 3) -> np.ndarray[Any, Any]:
@@ -102,19 +110,30 @@ def test_nested_inputs_are_taken_apart() -> None:
     by_leaf = NESTED.complete({"x": ones(), "state.0": ones(), "state.1.k": ones()})
     assert list(by_leaf) == list(feeds)
     arguments = NESTED.arguments(lambda name: name)
-    assert arguments == {"x": "x", "flag": True, "state": ("state.0", {"k": "state.1.k"}),
-                         "mask": "mask"}  # fmt: skip
+    assert arguments == {
+        "x": "x",
+        "flag": True,
+        "state": ("state.0", {"k": "state.1.k"}),
+        "mask": "mask",
+    }
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
-    [({"y": ones()}, r"unknown input 'y'"), ({"x": None}, "input 'x' is missing"),
-     ({"flag": False}, "built into the artifact"), ({"state": ones()}, "is a tuple of 2"),
-     ({"state": (ones(), {"j": ones()})}, r"'state.1' is a dict"),
-     ({"x": np.ones((3, 2))}, "another dtype"), ({"x": np.ones((3, 2), np.int64)}, "another dtype"),
-     ({"x": np.ones(3, np.float32)}, "another rank"), ({"x": ones(2)}, "another size"),
-     ({"mask": np.ones(2, np.int64)}, "another size"), ({"x": "text"}, "another dtype")],
-)  # fmt: skip
+    [
+        ({"y": ones()}, r"unknown input 'y'"),
+        ({"x": None}, "input 'x' is missing"),
+        ({"flag": False}, "built into the artifact"),
+        ({"state": ones()}, "is a tuple of 2"),
+        ({"state": (ones(), {"j": ones()})}, r"'state.1' is a dict"),
+        ({"x": np.ones((3, 2))}, "another dtype"),
+        ({"x": np.ones((3, 2), np.int64)}, "another dtype"),
+        ({"x": np.ones(3, np.float32)}, "another rank"),
+        ({"x": ones(2)}, "another size"),
+        ({"mask": np.ones(2, np.int64)}, "another size"),
+        ({"x": "text"}, "another dtype"),
+    ],
+)
 def test_what_a_caller_may_not_give(change: dict[str, Any], message: str) -> None:
     given = {"x": ones(), "state": (ones(), {"k": ones()})}
     with pytest.raises(ModelError, match=message):
@@ -136,10 +155,15 @@ def test_as_plain_data() -> None:
 
 def test_compiled_models_are_called_like_the_original() -> None:
     known = signature({"a": X, "b": X}, DIMS).with_outputs(
-        ["y"], {"dict": {"y": {"tensor": "y"}}}, ["float32"])  # fmt: skip
+        ["y"], {"dict": {"y": {"tensor": "y"}}}, ["float32"]
+    )
     model = CompiledModel(lambda feeds: {"y": feeds["a"] - feeds["b"]}, known)
-    for value in (model(ones(), ones()), model(ones(), b=ones()), model({"a": ones(), "b": ones()}),
-                  model(b=ones(), a=ones())):  # fmt: skip
+    for value in (
+        model(ones(), ones()),
+        model(ones(), b=ones()),
+        model({"a": ones(), "b": ones()}),
+        model(b=ones(), a=ones()),
+    ):
         assert (value["y"] == 0).all()
     assert isinstance(model(torch.ones(1, 2), torch.ones(1, 2))["y"], torch.Tensor)
     assert model.samples_seen == 13

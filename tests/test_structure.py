@@ -28,12 +28,17 @@ class Output:
 @pytest.mark.parametrize(
     ("value", "names"),
     [
-        (A, ["output"]), ((A, B), ["output_0", "output_1"]), ([A, [B]], ["output_0", "output_1.0"]),
-        ({"a": A, "b": {"c": B}}, ["a", "b.c"]), (Pair(A, (B,)), ["left", "right.0"]),
-        (Output(A, None), ["logits"]), ({"a": A, "n": 3, "s": "x", "f": None}, ["a"]),
-        (OrderedDict(x=A), ["x"]), ((), []),
+        (A, ["output"]),
+        ((A, B), ["output_0", "output_1"]),
+        ([A, [B]], ["output_0", "output_1.0"]),
+        ({"a": A, "b": {"c": B}}, ["a", "b.c"]),
+        (Pair(A, (B,)), ["left", "right.0"]),
+        (Output(A, None), ["logits"]),
+        ({"a": A, "n": 3, "s": "x", "f": None}, ["a"]),
+        (OrderedDict(x=A), ["x"]),
+        ((), []),
     ],
-)  # fmt: skip
+)
 def test_apart_and_together(value: Any, names: list[str]) -> None:
     structure, found = take_apart(value)
     assert list(found) == names
@@ -74,10 +79,13 @@ def test_renaming_by_key() -> None:
 
 NESTED = st.recursive(
     st.builds(lambda: np.zeros(1)) | st.none() | st.booleans() | st.integers() | st.text(),
-    lambda inner: (st.lists(inner, max_size=3) | st.lists(inner, max_size=3).map(tuple)
-                   | st.dictionaries(st.text("abc", min_size=1, max_size=2), inner, max_size=3)),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.lists(inner, max_size=3).map(tuple)
+        | st.dictionaries(st.text("abc", min_size=1, max_size=2), inner, max_size=3)
+    ),
     max_leaves=8,
-)  # fmt: skip
+)
 
 
 @given(NESTED)

@@ -51,33 +51,44 @@ class AOTInductor(Backend):
             return torch_on(target)
 
         if shutil.which("g++") is None and shutil.which("clang++") is None:
-            return Availability("AOTInductor needs a C++ compiler, and none is on the PATH",
-                                "apt-get install g++, or use onnxruntime or openvino")  # fmt: skip
+            return Availability(
+                "AOTInductor needs a C++ compiler, and none is on the PATH",
+                "apt-get install g++, or use onnxruntime or openvino",
+            )
         return wider_than_target(target, "AOTInductor")
 
     def compile(
-        self, model: Exported, target: Machine, facts: frozenset[Fact], out: Path,
+        self,
+        model: Exported,
+        target: Machine,
+        facts: frozenset[Fact],
+        out: Path,
         progress: Say = silent,
-    ) -> Lowered:  # fmt: skip
+    ) -> Lowered:
         import torch
         from torch._inductor import aoti_compile_and_package
 
         from megacompile.backends.constants import ShareEqualConstants
 
         torch.set_num_threads(target.threads)
-        config: dict[str, Any] = {"freezing": self.freezing, "max_autotune": self.max_autotune,
-                                  "post_grad_custom_pre_pass": ShareEqualConstants()}  # fmt: skip
+        config: dict[str, Any] = {
+            "freezing": self.freezing,
+            "max_autotune": self.max_autotune,
+            "post_grad_custom_pre_pass": ShareEqualConstants(),
+        }
         try:
             with quiet(), torch.no_grad():
                 program = moved(model.program, target.device)
-                aoti_compile_and_package(program, package_path=str(out / PACKAGE),
-                                         inductor_configs=config)  # fmt: skip
+                aoti_compile_and_package(
+                    program, package_path=str(out / PACKAGE), inductor_configs=config
+                )
         except Exception as error:  # inductor raises whatever its passes raise
             lines = [line for line in str(error).splitlines() if line.strip()]
-            raise BackendError(what="AOTInductor can't compile the program",
-                               cause=f"{type(error).__name__}: {lines[0] if lines else ''}",
-                               remedy="use another backend for this variant",
-                               ) from error  # fmt: skip
+            raise BackendError(
+                what="AOTInductor can't compile the program",
+                cause=f"{type(error).__name__}: {lines[0] if lines else ''}",
+                remedy="use another backend for this variant",
+            ) from error
         needs = target.isa if target.device == "cpu" else ()
         return Lowered(precision_of(facts), needs, emulated=emulates(facts, target))
 

@@ -64,9 +64,13 @@ class ONNXRuntime(Backend):
         return None
 
     def compile(
-        self, model: Onnx, target: Machine, facts: frozenset[Fact], out: Path,
+        self,
+        model: Onnx,
+        target: Machine,
+        facts: frozenset[Fact],
+        out: Path,
         progress: Say = silent,
-    ) -> Lowered:  # fmt: skip
+    ) -> Lowered:
         model.save(out)
         if target.device == "cuda":
             return Lowered(precision_of(facts))
@@ -75,8 +79,9 @@ class ONNXRuntime(Backend):
         return Lowered(precision_of(facts), int8_isa(facts, target), notes, emulated)
 
     def load(self, out: Path, target: Machine, signature: Signature) -> Runner:
-        return _ONNXRuntimeRunner(out / "model.onnx", target.threads, signature,
-                                  self.graph_optimization, target.device)  # fmt: skip
+        return _ONNXRuntimeRunner(
+            out / "model.onnx", target.threads, signature, self.graph_optimization, target.device
+        )
 
 
 def int8_isa(facts: frozenset[Fact], target: Machine) -> tuple[str, ...]:
@@ -89,15 +94,19 @@ def int8_isa(facts: frozenset[Fact], target: Machine) -> tuple[str, ...]:
 def _cuda_availability(target: Machine) -> Availability:
     reason = target.absent()
     if reason is not None:
-        return Availability(f"{reason}: ONNX Runtime's CUDA provider could not be checked",
-                            "build on the target machine, or use tensorrt")  # fmt: skip
+        return Availability(
+            f"{reason}: ONNX Runtime's CUDA provider could not be checked",
+            "build on the target machine, or use tensorrt",
+        )
     import onnxruntime as ort
 
     from megacompile import onnxfile
 
     if onnxfile.CUDA_PROVIDER not in ort.get_available_providers():
-        return Availability("the installed onnxruntime has no CUDA provider",
-                            "pip install onnxruntime-gpu in place of onnxruntime")  # fmt: skip
+        return Availability(
+            "the installed onnxruntime has no CUDA provider",
+            "pip install onnxruntime-gpu in place of onnxruntime",
+        )
     return Availability()
 
 

@@ -59,9 +59,13 @@ class OpenVINO(Backend):
         return None
 
     def compile(
-        self, model: Onnx, target: Machine, facts: frozenset[Fact], out: Path,
+        self,
+        model: Onnx,
+        target: Machine,
+        facts: frozenset[Fact],
+        out: Path,
         progress: Say = silent,
-    ) -> Lowered:  # fmt: skip
+    ) -> Lowered:
         import openvino as ov
 
         hint = self.inference_precision
@@ -76,8 +80,11 @@ class OpenVINO(Backend):
             ov.save_model(converted, str(out / "model.xml"), compress_to_fp16=False)
         except RuntimeError as error:
             lines = [line for line in str(error).splitlines() if line.strip()]
-            raise BackendError(what="OpenVINO refuses the model", where=str(model.path),
-                               cause=lines[-1] if lines else repr(error)) from error  # fmt: skip
+            raise BackendError(
+                what="OpenVINO refuses the model",
+                where=str(model.path),
+                cause=lines[-1] if lines else repr(error),
+            ) from error
         (out / CONFIG).write_text(json.dumps({"inference_precision": hint}))
         precision = precision_of(facts)
         if hint == "bf16" and precision == "float32":

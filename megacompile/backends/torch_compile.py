@@ -55,23 +55,31 @@ class TorchCompile(Backend):
         if target.device == "cuda":
             return torch_on(target)
         if shutil.which("g++") is None and shutil.which("clang++") is None:
-            return Availability("torch.compile needs a C++ compiler, and none is on the PATH",
-                                "apt-get install g++, or use onnxruntime or openvino")  # fmt: skip
+            return Availability(
+                "torch.compile needs a C++ compiler, and none is on the PATH",
+                "apt-get install g++, or use onnxruntime or openvino",
+            )
         return Availability()
 
     def compile(
-        self, model: Exported, target: Machine, facts: frozenset[Fact], out: Path,
+        self,
+        model: Exported,
+        target: Machine,
+        facts: frozenset[Fact],
+        out: Path,
         progress: Say = silent,
-    ) -> Lowered:  # fmt: skip
+    ) -> Lowered:
         model.save(out)
         with tempfile.TemporaryDirectory() as folder:
             try:
                 self._compiled(model, target, Path(folder))
             except Exception as error:  # inductor raises whatever its passes raise
                 lines = [line for line in str(error).splitlines() if line.strip()]
-                raise BackendError(what="torch.compile fails on the program",
-                                   cause=f"{type(error).__name__}: {lines[0] if lines else ''}",
-                                   remedy="use another backend") from error  # fmt: skip
+                raise BackendError(
+                    what="torch.compile fails on the program",
+                    cause=f"{type(error).__name__}: {lines[0] if lines else ''}",
+                    remedy="use another backend",
+                ) from error
             for file in Path(folder).rglob("*"):
                 if file.is_file() and file.suffix in CARRIED:
                     place = out / KERNELS / file.relative_to(folder)
@@ -97,8 +105,7 @@ class TorchCompile(Backend):
         with _kernel_folder(folder), torch.no_grad():
             dynamic = None if all(d.fixed for d in model.signature.dims.values()) else True
             module = moved(model.program, target.device).module()
-            call: Any = torch.compile(module, dynamic=dynamic,
-                                      options={"freezing": self.freezing})  # fmt: skip
+            call: Any = torch.compile(module, dynamic=dynamic, options={"freezing": self.freezing})
             runner = TorchRunner(call, target.threads, model.signature, target.device)
             for which in ("typical", "odd"):
                 sizes = examples.sizes(model.signature, which)

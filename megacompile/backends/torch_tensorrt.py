@@ -45,22 +45,25 @@ class TorchTensorRT(Backend):
     libraries: ClassVar[tuple[str, ...]] = ("torch", "torch-tensorrt", "tensorrt")
 
     options: dict[str, Any] = Field(
-        default_factory=dict, description="keyword arguments of torch_tensorrt.dynamo.compile, "
-        "checked against the installed version"
-    )  # fmt: skip
+        default_factory=dict,
+        description="keyword arguments of torch_tensorrt.dynamo.compile, "
+        "checked against the installed version",
+    )
 
     def availability(self, target: Machine) -> Availability:
         try:
             installed = version("torch-tensorrt")
         except PackageNotFoundError:
-            return Availability("the package 'torch-tensorrt' is not installed",
-                                f"{INSTALL}, or use tensorrt")  # fmt: skip
+            return Availability(
+                "the package 'torch-tensorrt' is not installed", f"{INSTALL}, or use tensorrt"
+            )
         absent = target.absent() if local_archs() else no_gpu_reason()
         if absent:
-            return Availability(f"torch-tensorrt {installed} is loaded and compiles only where the "
-                                f"GPU is: {absent}",
-                                "build on the target machine, or use tensorrt, which is built "
-                                "without a GPU")  # fmt: skip
+            return Availability(
+                f"torch-tensorrt {installed} is loaded and compiles only where the "
+                f"GPU is: {absent}",
+                "build on the target machine, or use tensorrt, which is built without a GPU",
+            )
         return Availability()
 
     def refusal(self, facts: frozenset[Fact], target: Machine) -> tuple[str, str] | None:
@@ -71,14 +74,20 @@ class TorchTensorRT(Backend):
             if name in OURS:
                 return f"option '{name}' of torch-tensorrt is set by megacompile", "leave it out"
             if known is not None and name not in known:
-                return (f"torch_tensorrt.dynamo.compile has no parameter '{name}'",
-                        did_you_mean(name, known - OURS) or "see its documentation")  # fmt: skip
+                return (
+                    f"torch_tensorrt.dynamo.compile has no parameter '{name}'",
+                    did_you_mean(name, known - OURS) or "see its documentation",
+                )
         return needs_cpu_kernels(facts, target)
 
     def compile(
-        self, model: Exported, target: Machine, facts: frozenset[Fact], out: Path,
+        self,
+        model: Exported,
+        target: Machine,
+        facts: frozenset[Fact],
+        out: Path,
         progress: Say = silent,
-    ) -> Lowered:  # fmt: skip
+    ) -> Lowered:
         import torch
         import torch_tensorrt
 
@@ -96,15 +105,17 @@ class TorchTensorRT(Backend):
                 torch_tensorrt.save(compiled, str(out / PROGRAM), inputs=inputs)
         except Exception as error:  # whatever converters and TensorRT raise
             lines = [line for line in str(error).splitlines() if line.strip()]
-            raise BackendError(what="Torch-TensorRT can't compile the program",
-                               cause=f"{type(error).__name__}: {lines[0] if lines else ''}",
-                               remedy="use tensorrt or aotinductor for this variant",
-                               ) from error  # fmt: skip
+            raise BackendError(
+                what="Torch-TensorRT can't compile the program",
+                cause=f"{type(error).__name__}: {lines[0] if lines else ''}",
+                remedy="use tensorrt or aotinductor for this variant",
+            ) from error
         if coverage.engines == 0:
-            raise BackendError(what="Torch-TensorRT leaves the whole model to PyTorch",
-                               got=f"0 of {coverage.operators} operators in an engine",
-                               remedy="lower min_block_size, or use another backend",
-                               )  # fmt: skip
+            raise BackendError(
+                what="Torch-TensorRT leaves the whole model to PyTorch",
+                got=f"0 of {coverage.operators} operators in an engine",
+                remedy="lower min_block_size, or use another backend",
+            )
         return Lowered(precision_of(facts), notes=coverage.notes())
 
     def load(self, out: Path, target: Machine, signature: Signature) -> Runner:
@@ -125,8 +136,10 @@ class Coverage:
     left: tuple[str, ...]
 
     def notes(self) -> list[str]:
-        found = [f"{self.supported} of {self.operators} operators are TensorRT's, in "
-                 f"{self.engines} engines"]  # fmt: skip
+        found = [
+            f"{self.supported} of {self.operators} operators are TensorRT's, in "
+            f"{self.engines} engines"
+        ]
         if self.left:
             more = f" and {len(self.left) - 10} more" if len(self.left) > 10 else ""
             found.append("left to PyTorch: " + ", ".join(self.left[:10]) + more)
@@ -141,9 +154,12 @@ def read_coverage(text: str) -> Coverage:
     """
     totals = re.search(r"consists of (\d+) Total Operators, of which (\d+) operators", text)
     if totals is None:
-        raise BackendError(what="the dry run of this torch-tensorrt can't be read",
-                           expected="'The graph consists of N Total Operators, of which …'",
-                           got=text.strip()[:200], audience="megacompile")  # fmt: skip
+        raise BackendError(
+            what="the dry run of this torch-tensorrt can't be read",
+            expected="'The graph consists of N Total Operators, of which …'",
+            got=text.strip()[:200],
+            audience="megacompile",
+        )
     listed = re.search(r"set to run in Torch:\n(.*?)\n(?:Note:|\n)", text, re.DOTALL)
     left = tuple(line.strip() for line in listed[1].splitlines()) if listed else ()
     engines = len(re.findall(r"TRT Engine #\d+", text))
@@ -173,12 +189,14 @@ def _inputs(library: Any, signature: Signature) -> list[Any]:
     typical = examples.make(signature, sizes[1])
     found = []
     for name, tensor in signature.tensors.items():
-        shapes = [tuple(one[s] if isinstance(s, str) else s for s in tensor.shape)
-                  for one in sizes]  # fmt: skip
+        shapes = [tuple(one[s] if isinstance(s, str) else s for s in tensor.shape) for one in sizes]
         dtype = to_torch(typical[name]).dtype
         if shapes[0] == shapes[2]:
             found.append(library.Input(shapes[1], dtype=dtype))
         else:
-            found.append(library.Input(min_shape=shapes[0], opt_shape=shapes[1],
-                                       max_shape=shapes[2], dtype=dtype))  # fmt: skip
+            found.append(
+                library.Input(
+                    min_shape=shapes[0], opt_shape=shapes[1], max_shape=shapes[2], dtype=dtype
+                )
+            )
     return found

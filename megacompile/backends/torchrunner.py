@@ -78,19 +78,24 @@ def torch_on(target: Machine) -> Availability:
         return Availability()
     reason = target.absent()
     if reason is not None:
-        return Availability(f"{reason}: torch compiles and runs CUDA code only where the GPU is",
-                            "build there, or use tensorrt, which is built without a GPU",
-                            )  # fmt: skip
+        return Availability(
+            f"{reason}: torch compiles and runs CUDA code only where the GPU is",
+            "build there, or use tensorrt, which is built without a GPU",
+        )
     installed = version("torch")  # the module itself takes seconds to import
     if installed.endswith("+cpu"):
-        return Availability(f"torch {installed} is a build without CUDA",
-                            "install torch's CUDA build, or use tensorrt")  # fmt: skip
+        return Availability(
+            f"torch {installed} is a build without CUDA",
+            "install torch's CUDA build, or use tensorrt",
+        )
     return Availability()
 
 
 def needs_cpu_kernels(facts: frozenset[Fact], target: Machine) -> tuple[str, str] | None:
     """A refusal of PT2E's int8 models on a GPU."""
     if target.device == "cuda" and Fact.QUANTIZED in facts:
-        return ("torch's int8 operators of this quantizer run on x86 CPUs alone",
-                "use tensorrt for int8 on a GPU, or cast to bfloat16 or float16")  # fmt: skip
+        return (
+            "torch's int8 operators of this quantizer run on x86 CPUs alone",
+            "use tensorrt for int8 on a GPU, or cast to bfloat16 or float16",
+        )
     return None

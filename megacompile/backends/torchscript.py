@@ -30,9 +30,13 @@ class TorchScript(Backend):
         return torch_on(target)
 
     def compile(
-        self, model: Scripted, target: Machine, facts: frozenset[Fact], out: Path,
+        self,
+        model: Scripted,
+        target: Machine,
+        facts: frozenset[Fact],
+        out: Path,
         progress: Say = silent,
-    ) -> Lowered:  # fmt: skip
+    ) -> Lowered:
         model.save(out)
         return Lowered(precision_of(facts))
 

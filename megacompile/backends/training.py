@@ -32,9 +32,13 @@ class TrainingBackend(Backend):
         return Availability()
 
     def compile(
-        self, model: Training, target: Machine, facts: frozenset[Fact], out: Path,
+        self,
+        model: Training,
+        target: Machine,
+        facts: frozenset[Fact],
+        out: Path,
         progress: Say = silent,
-    ) -> Lowered:  # fmt: skip
+    ) -> Lowered:
         from megacompile.training.files import carry_source
 
         model.save(out)

@@ -33,9 +33,7 @@ class Arrays:
         return {name: np.asarray(array[index]) for name, array in self.arrays.items()}
 
 
-def open_dataset(
-    kind: str, path: Path, preload: bool, where: str = "train.batches"
-) -> Samples:  # fmt: skip
+def open_dataset(kind: str, path: Path, preload: bool, where: str = "train.batches") -> Samples:
     """Open an .npz file (`npz`), a folder of .npy files, memory-mapped (`arrays`), or an LMDB
     database (`lmdb`).
 
@@ -50,21 +48,29 @@ def open_dataset(
         return LmdbSamples(path)
     if not path.exists():
         near = did_you_mean(path.name, [p.name for p in path.parent.glob("*")])
-        raise DataError(what=f"no such {'file' if kind == 'npz' else 'folder'} '{path}'",
-                        where=where, remedy=near)  # fmt: skip
+        raise DataError(
+            what=f"no such {'file' if kind == 'npz' else 'folder'} '{path}'",
+            where=where,
+            remedy=near,
+        )
     try:
         arrays = _npz(path) if kind == "npz" else _folder(path, preload)
     except (OSError, ValueError) as error:
-        raise DataError(what=f"'{path}' can't be read", where=where,
-                        cause=f"{type(error).__name__}: {error}",
-                        expected="numeric arrays as numpy.save and numpy.savez write them",
-                        ) from error  # fmt: skip
+        raise DataError(
+            what=f"'{path}' can't be read",
+            where=where,
+            cause=f"{type(error).__name__}: {error}",
+            expected="numeric arrays as numpy.save and numpy.savez write them",
+        ) from error
     lengths = {name: len(array) if array.ndim else 0 for name, array in arrays.items()}
     if not arrays or len(set(lengths.values())) != 1 or 0 in lengths.values():
         shown = ", ".join(f"{name} {length}" for name, length in lengths.items()) or "no array"
-        raise DataError(what=f"'{path}' holds arrays of different lengths, or empty ones",
-                        where=where, expected="one entry per sample in each",
-                        got=shown)  # fmt: skip
+        raise DataError(
+            what=f"'{path}' holds arrays of different lengths, or empty ones",
+            where=where,
+            expected="one entry per sample in each",
+            got=shown,
+        )
     return Arrays(arrays)
 
 
@@ -92,5 +98,7 @@ def _npz(path: Path) -> dict[str, Array]:
 
 def _folder(path: Path, preload: bool) -> dict[str, Array]:
     files = sorted(path.glob("*.npy"))
-    return {one.stem: np.load(one, mmap_mode=None if preload else "r", allow_pickle=False)
-            for one in files}  # fmt: skip
+    return {
+        one.stem: np.load(one, mmap_mode=None if preload else "r", allow_pickle=False)
+        for one in files
+    }

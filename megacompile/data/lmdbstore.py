@@ -27,8 +27,23 @@ from megacompile.tensors import Array, numpy_dtype
 HEADER = b"megacompile"  # sorts behind all numbers
 FORMAT, VERSION = "megacompile-samples", 1
 FILE = "data.mdb"
-DTYPES = ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
-          "float16", "bfloat16", "float32", "float64", "complex64", "complex128")  # fmt: skip
+DTYPES = (
+    "bool",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
+    "float16",
+    "bfloat16",
+    "float32",
+    "float64",
+    "complex64",
+    "complex128",
+)
 WRITE = "megacompile write-lmdb SOURCE OUT"
 
 
@@ -41,9 +56,11 @@ def import_lmdb() -> Any:
     try:
         import lmdb
     except ImportError as error:
-        raise DataError(what="LMDB data needs the package lmdb", cause=str(error),
-                        remedy="pip install 'megacompile[data]', or keep the data as npz:FILE or "
-                        "arrays:FOLDER") from error  # fmt: skip
+        raise DataError(
+            what="LMDB data needs the package lmdb",
+            cause=str(error),
+            remedy="pip install 'megacompile[data]', or keep the data as npz:FILE or arrays:FOLDER",
+        ) from error
     return lmdb
 
 
@@ -76,27 +93,40 @@ def read_header(data: bytes | None, path: Path) -> Header:
     """
     remedy = f"write it with `{WRITE}`"
     if data is None:
-        raise DataError(what=f"'{path}' is an LMDB database of another program", where=str(path),
-                        expected=f"a header under the key '{HEADER.decode()}'",
-                        remedy=remedy)  # fmt: skip
+        raise DataError(
+            what=f"'{path}' is an LMDB database of another program",
+            where=str(path),
+            expected=f"a header under the key '{HEADER.decode()}'",
+            remedy=remedy,
+        )
     try:
         found = json.loads(data)
         if found["format"] == FORMAT and found["version"] != VERSION:
-            raise DataError(what=f"'{path}' has another version of the format", where=str(path),
-                            expected=str(VERSION), got=str(found["version"]),
-                            remedy=remedy)  # fmt: skip
+            raise DataError(
+                what=f"'{path}' has another version of the format",
+                where=str(path),
+                expected=str(VERSION),
+                got=str(found["version"]),
+                remedy=remedy,
+            )
         entries = tuple(
-            Entry(str(e["name"]), DTYPES[DTYPES.index(e["dtype"])],
-                  None if e["shape"] is None else tuple(map(int, e["shape"])))
+            Entry(
+                str(e["name"]),
+                DTYPES[DTYPES.index(e["dtype"])],
+                None if e["shape"] is None else tuple(map(int, e["shape"])),
+            )
             for e in found["entries"]
-        )  # fmt: skip
+        )
         header = Header(int(found["samples"]), entries, str(found["content"]))
         if found["format"] != FORMAT or header.samples < 0 or not entries:
             raise ValueError(f"format {found['format']}, {header.samples} samples")
     except (ValueError, KeyError, TypeError) as error:
-        raise DataError(what=f"the header of '{path}' is damaged", where=str(path),
-                        cause=f"{type(error).__name__}: {error}",
-                        remedy=remedy) from error  # fmt: skip
+        raise DataError(
+            what=f"the header of '{path}' is damaged",
+            where=str(path),
+            cause=f"{type(error).__name__}: {error}",
+            remedy=remedy,
+        ) from error
     return header
 
 
@@ -117,8 +147,9 @@ def encode(sample: Mapping[str, Array], names: Sequence[str]) -> bytes:
     return struct.pack("<I", zlib.crc32(body)) + body
 
 
-def decode(record: memoryview, layout: Sequence[tuple[str, np.dtype[Any]]],
-           check: bool = True) -> dict[str, Array]:  # fmt: skip
+def decode(
+    record: memoryview, layout: Sequence[tuple[str, np.dtype[Any]]], check: bool = True
+) -> dict[str, Array]:
     """The sample of a record, copied out of the database's memory.
 
     Raises:
@@ -150,21 +181,34 @@ class Database:
             self.process, self.inode = os.getpid(), file.stat().st_ino
             # Nobody writes to it: no lock is needed, so the folder may be read-only. Samples are
             # read in random order: reading ahead would fetch what nobody asked for.
-            self.environment = lmdb.open(str(path), readonly=True, lock=False, create=False,
-                                         readahead=False, max_spare_txns=4)  # fmt: skip
+            self.environment = lmdb.open(
+                str(path),
+                readonly=True,
+                lock=False,
+                create=False,
+                readahead=False,
+                max_spare_txns=4,
+            )
             pages = self.environment.info()["last_pgno"] + 1
             whole = pages * self.environment.stat()["psize"]
         except (lmdb.Error, OSError) as error:
-            raise DataError(what=f"'{path}' can't be read", where=str(path),
-                            expected=f"an LMDB database as `{WRITE}` writes it",
-                            cause=f"{type(error).__name__}: {error}",
-                            remedy="write it again") from error  # fmt: skip
+            raise DataError(
+                what=f"'{path}' can't be read",
+                where=str(path),
+                expected=f"an LMDB database as `{WRITE}` writes it",
+                cause=f"{type(error).__name__}: {error}",
+                remedy="write it again",
+            ) from error
         # Reading a mapped page behind the file's end would kill the process.
         if file.stat().st_size < whole:
             self.close()
-            raise DataError(what=f"'{path}' is cut off", where=str(file),
-                            expected=f"at least {whole:,} bytes", got=f"{file.stat().st_size:,}",
-                            remedy="copy it again, or write it again")  # fmt: skip
+            raise DataError(
+                what=f"'{path}' is cut off",
+                where=str(file),
+                expected=f"at least {whole:,} bytes",
+                got=f"{file.stat().st_size:,}",
+                remedy="copy it again, or write it again",
+            )
         self.open = True
 
     def close(self) -> None:
@@ -173,8 +217,9 @@ class Database:
 
     def usable(self, path: Path) -> bool:
         """Whether it is of this process and the file is still the one that was opened."""
-        return (self.open and self.process == os.getpid()
-                and (path / FILE).stat().st_ino == self.inode)  # fmt: skip
+        return (
+            self.open and self.process == os.getpid() and (path / FILE).stat().st_ino == self.inode
+        )
 
 
 _OPEN: weakref.WeakValueDictionary[str, Database] = weakref.WeakValueDictionary()
@@ -189,9 +234,13 @@ def open_database(path: Path) -> Database:
     if not (path / FILE).is_file():
         near = did_you_mean(path.name, [p.parent.name for p in path.parent.glob(f"*/{FILE}")])
         got = "no such folder" if not path.exists() else f"no {FILE} in it"
-        raise DataError(what=f"no LMDB database '{path}'", where=str(path),
-                        expected="a folder", got=got,
-                        remedy=near or f"write one with `{WRITE}`")  # fmt: skip
+        raise DataError(
+            what=f"no LMDB database '{path}'",
+            where=str(path),
+            expected="a folder",
+            got=got,
+            remedy=near or f"write one with `{WRITE}`",
+        )
     key = str(path.resolve())
     found = _OPEN.get(key)
     if found is not None and not found.usable(path):
@@ -217,8 +266,11 @@ class LmdbSamples:
         self._checked = bytearray(self.header.samples)
         self._database = None  # a fork between here and the first sample finds nothing open
         if not self.header.samples:
-            raise DataError(what=f"'{path}' holds no sample", where=str(path),
-                            remedy=f"write it again with `{WRITE}`")  # fmt: skip
+            raise DataError(
+                what=f"'{path}' holds no sample",
+                where=str(path),
+                remedy=f"write it again with `{WRITE}`",
+            )
 
     def __len__(self) -> int:
         return self.header.samples
@@ -259,17 +311,26 @@ class LmdbSamples:
         return sample
 
     def _damaged(self, what: str, error: Exception | None = None) -> DataError:
-        return DataError(what=f"'{self.path}': {what}", where=str(self.path),
-                         cause=f"{type(error).__name__}: {error}" if error else None,
-                         remedy="copy it again, or write it again")  # fmt: skip
+        return DataError(
+            what=f"'{self.path}': {what}",
+            where=str(self.path),
+            cause=f"{type(error).__name__}: {error}" if error else None,
+            remedy="copy it again, or write it again",
+        )
 
     def _opened(self) -> Database:
-        if self._database is None or not self._database.open or (
-                self._database.process != os.getpid()):  # fmt: skip
+        if (
+            self._database is None
+            or not self._database.open
+            or (self._database.process != os.getpid())
+        ):
             database = open_database(self.path)
             if self._read_header(database) != self.header:
-                raise DataError(what=f"'{self.path}' was replaced while it was read",
-                                where=str(self.path), remedy="start again")  # fmt: skip
+                raise DataError(
+                    what=f"'{self.path}' was replaced while it was read",
+                    where=str(self.path),
+                    remedy="start again",
+                )
             self._database = database
         return self._database
 

@@ -31,9 +31,13 @@ COMMIT_SAMPLES = 4096
 
 
 def write_lmdb(
-    samples: Iterable[Mapping[str, Array]], out: Path, *, overwrite: bool = False,
-    told: Callable[[int], None] = lambda number: None, map_bytes: int = MAP_BYTES,
-) -> Header:  # fmt: skip
+    samples: Iterable[Mapping[str, Array]],
+    out: Path,
+    *,
+    overwrite: bool = False,
+    told: Callable[[int], None] = lambda number: None,
+    map_bytes: int = MAP_BYTES,
+) -> Header:
     """Write samples of equal names and dtypes; shapes may differ. `told` gets the number of
     samples taken so far.
 
@@ -57,13 +61,19 @@ def write_lmdb(
         except (lmdb.Error, OSError) as error:
             free = shutil.disk_usage(out.parent).free
             # A write that is cut short by a full disk is an input/output error to LMDB.
-            full = (isinstance(error, lmdb.DiskError) or free < COMMIT_BYTES
-                    or getattr(error, "errno", None) == errno.ENOSPC)  # fmt: skip
-            raise DataError(what=f"'{out}' can't be written" + (": the disk is full" if full else
-                            ""), where=str(out.parent), cause=f"{type(error).__name__}: {error}",
-                            got=f"{free / 1e6:,.0f} MB free",
-                            remedy="free some space, choose another place, or write fewer samples "
-                            "with --limit; nothing was left behind") from error  # fmt: skip
+            full = (
+                isinstance(error, lmdb.DiskError)
+                or free < COMMIT_BYTES
+                or getattr(error, "errno", None) == errno.ENOSPC
+            )
+            raise DataError(
+                what=f"'{out}' can't be written" + (": the disk is full" if full else ""),
+                where=str(out.parent),
+                cause=f"{type(error).__name__}: {error}",
+                got=f"{free / 1e6:,.0f} MB free",
+                remedy="free some space, choose another place, or write fewer samples "
+                "with --limit; nothing was left behind",
+            ) from error
     return header
 
 
@@ -76,14 +86,20 @@ def check_place(out: Path, overwrite: bool) -> None:
     if not out.exists() and not out.is_symlink():
         return
     if not overwrite:
-        raise DataError(what=f"'{out}' exists", where=str(out),
-                        remedy="choose another name, or replace it with --overwrite")  # fmt: skip
+        raise DataError(
+            what=f"'{out}' exists",
+            where=str(out),
+            remedy="choose another name, or replace it with --overwrite",
+        )
     names = {p.name for p in out.iterdir()} if out.is_dir() else set()
     if FILE not in names or names - {FILE, "lock.mdb"}:
-        raise DataError(what=f"'{out}' is no LMDB database and is not overwritten",
-                        where=str(out), expected=f"a folder that holds {FILE} and nothing else",
-                        got=", ".join(sorted(names)[:5]) or "something else",
-                        remedy="choose another name")  # fmt: skip
+        raise DataError(
+            what=f"'{out}' is no LMDB database and is not overwritten",
+            where=str(out),
+            expected=f"a folder that holds {FILE} and nothing else",
+            got=", ".join(sorted(names)[:5]) or "something else",
+            remedy="choose another name",
+        )
 
 
 @contextlib.contextmanager
@@ -97,9 +113,12 @@ def _partial(out: Path) -> Iterator[Path]:
         folder.mkdir(parents=True, exist_ok=True)
         held = os.open(folder, os.O_RDONLY)
     except OSError as error:
-        raise DataError(what=f"'{out}' can't be written", where=str(folder),
-                        cause=f"{type(error).__name__}: {error.strerror}",
-                        remedy="choose another place") from error  # fmt: skip
+        raise DataError(
+            what=f"'{out}' can't be written",
+            where=str(folder),
+            cause=f"{type(error).__name__}: {error.strerror}",
+            remedy="choose another place",
+        ) from error
     try:
         try:
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -108,8 +127,11 @@ def _partial(out: Path) -> Iterator[Path]:
         except OSError:
             mine = False
         if not mine:
-            raise DataError(what=f"another process is writing '{out}'", where=str(folder),
-                            remedy="wait for it, or choose another name")  # fmt: skip
+            raise DataError(
+                what=f"another process is writing '{out}'",
+                where=str(folder),
+                remedy="wait for it, or choose another name",
+            )
         for one in folder.iterdir():
             one.unlink()
         try:
@@ -121,10 +143,16 @@ def _partial(out: Path) -> Iterator[Path]:
         os.close(held)
 
 
-def _fill(lmdb: Any, samples: Iterable[Mapping[str, Array]], folder: Path,
-          told: Callable[[int], None], map_bytes: int) -> Header:  # fmt: skip
-    environment = lmdb.open(str(folder), map_size=map_bytes, lock=False, sync=False,
-                            readahead=False)  # fmt: skip
+def _fill(
+    lmdb: Any,
+    samples: Iterable[Mapping[str, Array]],
+    folder: Path,
+    told: Callable[[int], None],
+    map_bytes: int,
+) -> Header:
+    environment = lmdb.open(
+        str(folder), map_size=map_bytes, lock=False, sync=False, readahead=False
+    )
     try:
         header = _write_all(_Writer(lmdb, environment), samples, told)
         environment.sync(True)
@@ -163,8 +191,9 @@ class _Writer:
         self.waiting, self.bytes = [], 0
 
 
-def _write_all(writer: _Writer, samples: Iterable[Mapping[str, Array]],
-               told: Callable[[int], None]) -> Header:  # fmt: skip
+def _write_all(
+    writer: _Writer, samples: Iterable[Mapping[str, Array]], told: Callable[[int], None]
+) -> Header:
     digest = hashlib.sha256()
     dtypes: dict[str, str] = {}
     shapes: dict[str, tuple[int, ...] | None] = {}
@@ -193,12 +222,16 @@ def _write_all(writer: _Writer, samples: Iterable[Mapping[str, Array]],
 def _check_sample(found: Mapping[str, str], first: Mapping[str, str], number: int) -> None:
     for name, dtype in found.items():
         if dtype not in DTYPES:
-            raise DataError(what=f"entry '{name}' of sample {number} holds no numbers that torch "
-                            "has", expected=", ".join(DTYPES), got=dtype,
-                            remedy="convert or leave it out: choose entries with --names",
-                            )  # fmt: skip
+            raise DataError(
+                what=f"entry '{name}' of sample {number} holds no numbers that torch has",
+                expected=", ".join(DTYPES),
+                got=dtype,
+                remedy="convert or leave it out: choose entries with --names",
+            )
     if found != first:
-        raise DataError(what=f"sample {number} has other names or dtypes than sample 0",
-                        expected=", ".join(f"{name} {dtype}" for name, dtype in first.items()),
-                        got=", ".join(f"{name} {dtype}" for name, dtype in found.items()),
-                        remedy="make all samples alike; their shapes may differ")  # fmt: skip
+        raise DataError(
+            what=f"sample {number} has other names or dtypes than sample 0",
+            expected=", ".join(f"{name} {dtype}" for name, dtype in first.items()),
+            got=", ".join(f"{name} {dtype}" for name, dtype in found.items()),
+            remedy="make all samples alike; their shapes may differ",
+        )

@@ -33,9 +33,11 @@ def open_source(reference: str, base: Path, label: str, preload: bool = False) -
     is_data = is_numbered(hook) or (isinstance(hook, Iterable) and not isinstance(hook, type))
     found = hook if is_data or not callable(hook) else hooks.call(label, hook, leaf=DataError)
     if not isinstance(found, Iterable) and not hasattr(found, "__getitem__"):
-        raise DataError(what=f"{label} gives no batches",
-                        expected="an iterable of dicts, or a Dataset",
-                        got=type(found).__name__)  # fmt: skip
+        raise DataError(
+            what=f"{label} gives no batches",
+            expected="an iterable of dicts, or a Dataset",
+            got=type(found).__name__,
+        )
     return found
 
 
@@ -54,7 +56,7 @@ def is_sample_stream(source: Any) -> bool:
 
 def single_samples(
     source: Any, label: str, names: Sequence[str] = ()
-) -> Iterator[dict[str, Array]]:  # fmt: skip
+) -> Iterator[dict[str, Array]]:
     """Every sample once, in order. `names` names the members of samples that are tuples, or
     chooses entries of those that are dicts.
 
@@ -81,8 +83,7 @@ def single_samples(
             yield arrays
         else:
             rows = check_rows(arrays, where)
-            yield from ({name: array[row] for name, array in arrays.items()}
-                        for row in range(rows))  # fmt: skip
+            yield from ({name: array[row] for name, array in arrays.items()} for row in range(rows))
         number += 1
 
 
@@ -94,14 +95,17 @@ def check_rows(piece: Mapping[str, Any], label: str) -> int:
     """
     for name, array in piece.items():
         if array.ndim == 0:
-            raise DataError(what=f"'{name}' in {label} has no axis of samples",
-                            expected="a first axis that counts samples",
-                            got="a single number")  # fmt: skip
+            raise DataError(
+                what=f"'{name}' in {label} has no axis of samples",
+                expected="a first axis that counts samples",
+                got="a single number",
+            )
     sizes = {name: int(array.shape[0]) for name, array in piece.items()}
     if len(set(sizes.values())) != 1 or 0 in sizes.values():
         shown = ", ".join(f"{name} {size}" for name, size in sizes.items())
-        raise DataError(what=f"{label} has entries of different numbers of samples, or none",
-                        got=shown)  # fmt: skip
+        raise DataError(
+            what=f"{label} has entries of different numbers of samples, or none", got=shown
+        )
     return next(iter(sizes.values()))
 
 
@@ -110,21 +114,28 @@ def _arrays(sample: Any, names: Sequence[str], where: str) -> dict[str, Array]:
     if isinstance(sample, Mapping):
         for name in names:
             if name not in sample:
-                raise DataError(what=f"{where} has no entry '{name}'",
-                                remedy=did_you_mean(name, map(str, sample)))  # fmt: skip
+                raise DataError(
+                    what=f"{where} has no entry '{name}'",
+                    remedy=did_you_mean(name, map(str, sample)),
+                )
         named = {str(name): sample[name] for name in names or sample}
     else:
         members = list(sample) if isinstance(sample, (tuple, list)) else [sample]
         if len(names) != len(members):
-            raise DataError(what=f"{where} is no dict", expected="{name: array}, or one name "
-                            "for each of its members", got=f"{type(sample).__name__} of "
-                            f"{len(members)} members and {len(names)} names",
-                            remedy="name its members with --names")  # fmt: skip
+            raise DataError(
+                what=f"{where} is no dict",
+                expected="{name: array}, or one name for each of its members",
+                got=f"{type(sample).__name__} of {len(members)} members and {len(names)} names",
+                remedy="name its members with --names",
+            )
         named = dict(zip(names, members, strict=True))
     if not named:
         raise DataError(what=f"{where} has no entries", expected="{name: array}")
     try:
         return {name: np.asarray(to_numpy(value)) for name, value in named.items()}
     except (TypeError, ValueError, RuntimeError) as error:
-        raise DataError(what=f"{where} can't be made into arrays", where=", ".join(named),
-                        cause=f"{type(error).__name__}: {error}") from error  # fmt: skip
+        raise DataError(
+            what=f"{where} can't be made into arrays",
+            where=", ".join(named),
+            cause=f"{type(error).__name__}: {error}",
+        ) from error

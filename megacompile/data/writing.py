@@ -16,9 +16,14 @@ SECONDS = 2.0  # between two lines about a stream, whose end is unknown
 
 
 def write_source(
-    reference: str, base: Path, out: Path, listen: Callable[..., None],
-    names: Sequence[str] = (), limit: int | None = None, overwrite: bool = False,
-) -> Header:  # fmt: skip
+    reference: str,
+    base: Path,
+    out: Path,
+    listen: Callable[..., None],
+    names: Sequence[str] = (),
+    limit: int | None = None,
+    overwrite: bool = False,
+) -> Header:
     """Write the samples of a reference into an LMDB database.
 
     `names` names the members of samples that are tuples or chooses entries of dicts; `limit` is

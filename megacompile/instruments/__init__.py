@@ -10,6 +10,13 @@ from megacompile.instruments.timing import Timing
 from megacompile.instruments.verification import Verification
 
 __all__ = [
-    "Dump", "Instrument", "Memory", "Size", "StepRun", "StepVerification",
-    "Timing", "Verification", "first_broken",
-]  # fmt: skip
+    "Dump",
+    "Instrument",
+    "Memory",
+    "Size",
+    "StepRun",
+    "StepVerification",
+    "Timing",
+    "Verification",
+    "first_broken",
+]

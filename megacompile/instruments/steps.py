@@ -38,9 +38,7 @@ class StepVerification:
         run.record.training = self.check(run.after, 1, run.effect, run.dtype, run.record.pass_)
         run.record.verification_seconds += round(time.perf_counter() - start, 3)
 
-    def check(
-        self, form: Training, steps: int, effect: Effect, dtype: str, name: str
-    ) -> StepError:  # fmt: skip
+    def check(self, form: Training, steps: int, effect: Effect, dtype: str, name: str) -> StepError:
         """Compare over so many steps, and hold to the promise.
 
         Raises:
@@ -51,13 +49,17 @@ class StepVerification:
         found = self.measure(form, steps)
         broken = broken_step(found, effect, dtype)
         if broken is not None:
-            promise = {Effect.EXACT: "the plain step's numbers up to float rounding",
-                       Effect.NUMERIC: f"rounding of {dtype}",
-                       Effect.LOSSY: "finite gradients"}[effect]  # fmt: skip
-            raise VerificationError(what=f"'{name}' broke its promise about the training step",
-                                    expected=promise, got=broken,
-                                    remedy=f"leave '{name}' out, or choose milder options",
-                                    )  # fmt: skip
+            promise = {
+                Effect.EXACT: "the plain step's numbers up to float rounding",
+                Effect.NUMERIC: f"rounding of {dtype}",
+                Effect.LOSSY: "finite gradients",
+            }[effect]
+            raise VerificationError(
+                what=f"'{name}' broke its promise about the training step",
+                expected=promise,
+                got=broken,
+                remedy=f"leave '{name}' out, or choose milder options",
+            )
         return found
 
     def measure(self, form: Training, steps: int) -> StepError:

@@ -75,9 +75,15 @@ def record_of(found: Comparison, emulated: bool = False) -> ErrorRecord:
         emulation = "float16 was emulated in float32 on this machine: overflow would not show"
         note = f"{note}; {emulation}" if note else emulation
     cosine = found.cosine_real if found.cosine_real is not None else found.cosine_min
-    return ErrorRecord(max_abs=found.max_abs, relative=found.relative, cosine_min=cosine,
-                       inputs=found.inputs, dead_channels=found.dead_channels[:50],
-                       worst=found.worst, note=note)  # fmt: skip
+    return ErrorRecord(
+        max_abs=found.max_abs,
+        relative=found.relative,
+        cosine_min=cosine,
+        inputs=found.inputs,
+        dead_channels=found.dead_channels[:50],
+        worst=found.worst,
+        note=note,
+    )
 
 
 def enforce(found: Comparison, effect: Effect, dtype: str, step: str) -> None:
@@ -89,12 +95,16 @@ def enforce(found: Comparison, effect: Effect, dtype: str, step: str) -> None:
     broken = found.broken(effect, dtype)
     if broken is None:
         return
-    promise = {Effect.EXACT: "the same numbers up to float rounding",
-               Effect.NUMERIC: f"rounding of {dtype}",
-               Effect.LOSSY: "finite values and living channels"}[effect]  # fmt: skip
-    remedy = {Effect.EXACT: f"leave '{step}' out, or report it: this is a fault of the step",
-              Effect.NUMERIC: "keep more of the model in float32 (`keep`)",
-              Effect.LOSSY: "quantize per channel, or keep the layers before that output",
-              }[effect]  # fmt: skip
-    raise VerificationError(what=f"'{step}' broke its promise", expected=promise, got=broken,
-                            remedy=remedy)  # fmt: skip
+    promise = {
+        Effect.EXACT: "the same numbers up to float rounding",
+        Effect.NUMERIC: f"rounding of {dtype}",
+        Effect.LOSSY: "finite values and living channels",
+    }[effect]
+    remedy = {
+        Effect.EXACT: f"leave '{step}' out, or report it: this is a fault of the step",
+        Effect.NUMERIC: "keep more of the model in float32 (`keep`)",
+        Effect.LOSSY: "quantize per channel, or keep the layers before that output",
+    }[effect]
+    raise VerificationError(
+        what=f"'{step}' broke its promise", expected=promise, got=broken, remedy=remedy
+    )

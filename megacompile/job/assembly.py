@@ -33,9 +33,13 @@ from megacompile.spec.models import batch_of
 
 
 def assemble(
-    job: Job, original: Original, metric: dict[str, Metric], outcomes: list[Outcome],
-    lowered: list[Outcome], measured: dict[str, Measured],
-) -> Report:  # fmt: skip
+    job: Job,
+    original: Original,
+    metric: dict[str, Metric],
+    outcomes: list[Outcome],
+    lowered: list[Outcome],
+    measured: dict[str, Measured],
+) -> Report:
     """The whole report but for `build_seconds`. The first baseline carries the original's metric:
     it is the same model."""
     points = job.spec.points()
@@ -51,8 +55,14 @@ def assemble(
     candidates = [state_of(o, measured.get(o.plan.name)) for o in outcomes]
     best = judge.best_baseline(baselines)
     for candidate in candidates:
-        judge.judge_candidate(race, job.spec.budget, candidate, measured.get(candidate.name),
-                              measured[best.name] if best else None, metric)  # fmt: skip
+        judge.judge_candidate(
+            race,
+            job.spec.budget,
+            candidate,
+            measured.get(candidate.name),
+            measured[best.name] if best else None,
+            metric,
+        )
     check = race.check
     verdict, winner, sentence = judge.choose(candidates, baselines, check)
     chosen = next((c for c in candidates if c.name == winner), None)
@@ -63,27 +73,44 @@ def assemble(
 
 
 def report_of(
-    job: Job, original: Original, check: AAResult | None, baselines: list[Baseline],
-    candidates: list[Candidate], verdict: Verdict, winner: str | None, sentence: str,
-) -> Report:  # fmt: skip
+    job: Job,
+    original: Original,
+    check: AAResult | None,
+    baselines: list[Baseline],
+    candidates: list[Candidate],
+    verdict: Verdict,
+    winner: str | None,
+    sentence: str,
+) -> Report:
     """A report with everything that both workloads have; `recovery` is the winner's, or the first
     candidate's that was recovered."""
     recovered = [c for c in candidates if c.recovery is not None]
     shown = next((c for c in recovered if c.name == winner), next(iter(recovered), None))
     return Report(
-        name=job.spec.name, verdict=verdict, winner=winner, sentence=sentence,
+        name=job.spec.name,
+        verdict=verdict,
+        winner=winner,
+        sentence=sentence,
         created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        warnings=_warnings(job, original, check), environment=job.environment,
-        source=Source(form=original.form, reference=original.reference,
-                      fingerprint=original.fingerprint, parameters=original.parameters,
-                      size_bytes=original.size_bytes, dims=job.spec.points()[0],
-                      operations=job.needs.get("operations"),
-                      bytes_moved=job.needs.get("bytes_moved")),
-        spec=job.spec_data, baselines=baselines, candidates=candidates,
+        warnings=_warnings(job, original, check),
+        environment=job.environment,
+        source=Source(
+            form=original.form,
+            reference=original.reference,
+            fingerprint=original.fingerprint,
+            parameters=original.parameters,
+            size_bytes=original.size_bytes,
+            dims=job.spec.points()[0],
+            operations=job.needs.get("operations"),
+            bytes_moved=job.needs.get("bytes_moved"),
+        ),
+        spec=job.spec_data,
+        baselines=baselines,
+        candidates=candidates,
         recovery=shown.recovery if shown else None,
         aa_check=judge.aa_record(check),
         provenance=_provenance(job),
-    )  # fmt: skip
+    )
 
 
 def _ceiling(job: Job, original: Original, winner: Candidate | None) -> Ceiling:
@@ -143,15 +170,24 @@ def _provenance(job: Job) -> Provenance:
     files = {}
     train = job.spec.train
     training = (train.loss, train.batches) if train else ()
-    for hook in (job.spec.model.python, *training, *(h.python for h in (
-            job.spec.data.calibration, job.spec.data.evaluation) if h)):  # fmt: skip
+    for hook in (
+        job.spec.model.python,
+        *training,
+        *(h.python for h in (job.spec.data.calibration, job.spec.data.evaluation) if h),
+    ):
         if hook and hook.partition(":")[0].endswith(".py"):
             name = hook.rpartition(":")[0]
             files[name] = file_sha256(job.base / name)
     spec_file = Path(path)
     spec_hash = file_sha256(spec_file) if spec_file.is_file() else key_of(job.spec_data)
-    return Provenance(command=_command(), spec_path=path, spec_sha256=spec_hash, files=files,
-                      commit=_commit(job.base), seed=job.spec.seed)  # fmt: skip
+    return Provenance(
+        command=_command(),
+        spec_path=path,
+        spec_sha256=spec_hash,
+        files=files,
+        commit=_commit(job.base),
+        seed=job.spec.seed,
+    )
 
 
 def build_time(job: Job, outcomes: list[Outcome]) -> BuildTime:
@@ -163,14 +199,18 @@ def build_time(job: Job, outcomes: list[Outcome]) -> BuildTime:
     verification = sum(s.verification_seconds for s in [*fresh, *engines])
     hooks = job.clock.evaluation + job.clock.hooks
     own = total - passes - lowering - job.clock.measuring - hooks
-    return BuildTime(total=total, passes=passes, lowering=lowering, verification=verification,
-                     measuring=job.clock.measuring, evaluation=hooks,
-                     own=own)  # fmt: skip
+    return BuildTime(
+        total=total,
+        passes=passes,
+        lowering=lowering,
+        verification=verification,
+        measuring=job.clock.measuring,
+        evaluation=hooks,
+        own=own,
+    )
 
 
-def _baseline(
-    job: Job, name: str, plain: Outcome | None, measured: Measured | None
-) -> Baseline:  # fmt: skip
+def _baseline(job: Job, name: str, plain: Outcome | None, measured: Measured | None) -> Baseline:
     found = Baseline(name=name, precision="float32")
     error = (plain.error if plain else None) or (measured.error if measured else None)
     if plain is not None and plain.plan.unavailable:
@@ -211,8 +251,13 @@ def _commit(folder: Path) -> str | None:
 
     def git(*arguments: str) -> str | None:
         try:
-            done = subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True,
-                                  text=True, timeout=10, check=False)  # fmt: skip
+            done = subprocess.run(
+                ["git", "-C", str(folder), *arguments],
+                capture_output=True,
+                text=True,
+                timeout=10,
+                check=False,
+            )
         except (OSError, subprocess.TimeoutExpired):
             return None
         return done.stdout.strip() if done.returncode == 0 else None

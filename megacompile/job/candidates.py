@@ -55,23 +55,25 @@ class Workers:
 
 def build_candidates(
     job: Job, plans: Sequence[CandidatePlan], original: Original, workers: Workers
-) -> list[Outcome]:  # fmt: skip
+) -> list[Outcome]:
     """Build one after the other; a failure is that candidate's own."""
     return [build_candidate(job, plan, original, workers) for plan in plans]
 
 
 def all_stored(job: Job, plans: Sequence[CandidatePlan], original: Original) -> bool:
     """Whether no candidate will need a process."""
-    keys = [keys_of(p, job.spec, original, job.machine, job.base)[-1]
-            for p in plans if not p.unavailable]  # fmt: skip
+    keys = [
+        keys_of(p, job.spec, original, job.machine, job.base)[-1]
+        for p in plans
+        if not p.unavailable
+    ]
     return all(job.cache.get(key) is not None for key in keys)
 
 
 def build_candidate(job: Job, plan: CandidatePlan, original: Original, workers: Workers) -> Outcome:
     outcome = Outcome(plan)
     if plan.unavailable:
-        job.listen("finished", candidate=plan.name, status="unavailable",
-                    note=plan.unavailable)  # fmt: skip
+        job.listen("finished", candidate=plan.name, status="unavailable", note=plan.unavailable)
         return outcome
     keys = keys_of(plan, job.spec, original, job.machine, job.base)
     if not _from_cache(job, outcome, keys):
@@ -90,9 +92,13 @@ def _from_cache(job: Job, outcome: Outcome, keys: list[str]) -> bool:
     entries = [job.cache.get(key) for key in keys]
     if not all(entries) or not job.cache.get(keys[-1], check=True):
         return False
-    records = [Step.model_validate({**e.record["step"], "cached": True,
-                                    "cache_reason": "same input, options and versions"})
-               for e in entries if e is not None]  # fmt: skip
+    records = [
+        Step.model_validate(
+            {**e.record["step"], "cached": True, "cache_reason": "same input, options and versions"}
+        )
+        for e in entries
+        if e is not None
+    ]
     outcome.steps, outcome.lowering = records[:-1], records[-1]
     _from_engine(job, outcome, keys[-1])
     return True
@@ -107,12 +113,17 @@ def _from_engine(job: Job, outcome: Outcome, key: str) -> None:
 def request_of(job: Job, plan: CandidatePlan, original: Original) -> dict[str, Any]:
     """What a worker is told of one candidate."""
     return {
-        "spec": job.spec_data, "base": str(job.base), "cache": str(job.cache.root),
-        "machine": dataclasses.asdict(job.machine), "quantized": job.quantized,
-        "original": original.to_dict(), "candidate": plan.name, "variant": plan.variant,
+        "spec": job.spec_data,
+        "base": str(job.base),
+        "cache": str(job.cache.root),
+        "machine": dataclasses.asdict(job.machine),
+        "quantized": job.quantized,
+        "original": original.to_dict(),
+        "candidate": plan.name,
+        "variant": plan.variant,
         "dump": str(job.options.dump) if job.options.dump else None,
         "verify_each": job.options.verify_each,
-    }  # fmt: skip
+    }
 
 
 def _in_process(job: Job, outcome: Outcome, original: Original, workers: Workers) -> None:
@@ -128,12 +139,15 @@ def _in_process(job: Job, outcome: Outcome, original: Original, workers: Workers
                     step = event["step"]
                     job.listen("step", candidate=plan.name, step=step)
                 elif event["event"] == "progress":
-                    job.listen("step", candidate=plan.name,
-                                step=f"{step}: {event['message']}")  # fmt: skip
+                    job.listen("step", candidate=plan.name, step=f"{step}: {event['message']}")
                 elif event["event"] == "bar":
-                    job.listen("bar", candidate=plan.name, done=event["done"],
-                               total=event["total"], note=f"{step}: {event['note']}"
-                               )  # fmt: skip
+                    job.listen(
+                        "bar",
+                        candidate=plan.name,
+                        done=event["done"],
+                        total=event["total"],
+                        note=f"{step}: {event['note']}",
+                    )
                 elif event["event"] == "step":
                     outcome.steps.append(Step.model_validate(event["record"]))
                 elif event["event"] == "engine":

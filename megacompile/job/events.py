@@ -55,8 +55,10 @@ def recovery_scalars(record: RecoveryRecord) -> Scalars:
 def _runs(report: Report) -> dict[str, Scalars]:
     found: dict[str, Scalars] = {}
     if report.training is not None:
-        found = {"plain": step_scalars(report.training.plain),
-                 "optimised": step_scalars(report.training.optimised)}  # fmt: skip
+        found = {
+            "plain": step_scalars(report.training.plain),
+            "optimised": step_scalars(report.training.optimised),
+        }
     recovered: list[RecoveryRecord] = []
     for one in report.candidates:
         # Candidates that begin with the same passes have one recovery in common.
@@ -92,8 +94,14 @@ def _wandb(
         import wandb
 
         for name, scalars in runs.items():
-            run = wandb.init(project=report.name, name=name, dir=str(folder), mode="offline",
-                             config=report.spec, reinit=True)  # fmt: skip
+            run = wandb.init(
+                project=report.name,
+                name=name,
+                dir=str(folder),
+                mode="offline",
+                config=report.spec,
+                reinit=True,
+            )
             for step, values in _by_step(scalars).items():
                 run.log(values, step=step)  # steps must rise, or it drops them
             run.finish()

@@ -41,17 +41,29 @@ def original_key(job: Described) -> str:
         source = onnxfile.fingerprint(path)  # with its data files
     elif path is not None:
         source = file_sha256(path)
-    hooks = [_hook_hash(job, hook.python) for hook in
-             (job.spec.data.calibration, job.spec.data.evaluation) if hook]  # fmt: skip
+    hooks = [
+        _hook_hash(job, hook.python)
+        for hook in (job.spec.data.calibration, job.spec.data.evaluation)
+        if hook
+    ]
     if job.spec.train is not None:
         from megacompile.training.context import hook_hashes
 
         hooks += hook_hashes(job.spec.train, job.base)
-    described = {k: job.spec_data.get(k) for k in
-                 ("model", "dims", "inputs", "outputs", "data", "benchmark", "seed", "train")
-                 if k != "train" or job.spec_data.get(k)}  # fmt: skip
-    return key_of("inspection", own_hash(), str(job.base), source, hooks, described,
-                  versions(["torch", "onnx", "onnxruntime"]))  # fmt: skip
+    described = {
+        k: job.spec_data.get(k)
+        for k in ("model", "dims", "inputs", "outputs", "data", "benchmark", "seed", "train")
+        if k != "train" or job.spec_data.get(k)
+    }
+    return key_of(
+        "inspection",
+        own_hash(),
+        str(job.base),
+        source,
+        hooks,
+        described,
+        versions(["torch", "onnx", "onnxruntime"]),
+    )
 
 
 def _hook_hash(job: Described, reference: str) -> str:
@@ -66,8 +78,12 @@ def inspect_original(job: Job) -> tuple[Original, bool]:
         job.say("the original model is known: its record is used")
         return read_record(entry.folder), True
     job.say("looking at the original model")
-    request = {"spec": job.spec_data, "base": str(job.base), "key": key,
-               "cache": str(job.cache.root)}  # fmt: skip
+    request = {
+        "spec": job.spec_data,
+        "base": str(job.base),
+        "key": key,
+        "cache": str(job.cache.root),
+    }
     with job.worker("the original model", INSPECTION) as worker:
         done = worker.ask(request)
     original = read_record(Path(done["folder"]))

@@ -15,9 +15,12 @@ from megacompile.report.model import Metric
 
 
 def measure(
-    job: Job, original: Original, outcomes: list[Outcome], lowered: list[Outcome],
+    job: Job,
+    original: Original,
+    outcomes: list[Outcome],
+    lowered: list[Outcome],
     remembered: bool,
-) -> tuple[dict[str, Measured], bool]:  # fmt: skip
+) -> tuple[dict[str, Measured], bool]:
     """Race everything that was built. The second result says that the model is not the
     recorded one any more."""
     built = [o for o in outcomes if o.folder is not None]
@@ -52,7 +55,7 @@ def measure(
 
 def evaluate_original(
     job: Job, original: Original, remembered: bool
-) -> tuple[dict[str, Metric], bool]:  # fmt: skip
+) -> tuple[dict[str, Metric], bool]:
     """The user's metric on the original, before anything is built: a hook that fails is found
     now. The second result says that the model is not the recorded one any more.
 
@@ -75,7 +78,7 @@ def evaluate_original(
 
 def _evaluate_last_forms(
     job: Job, original: Original, built: list[Outcome], remembered: bool
-) -> tuple[dict[str, Measured], bool]:  # fmt: skip
+) -> tuple[dict[str, Measured], bool]:
     """The user's metric where no engine can run: on the ONNX file each was built from, by this
     CPU. Nothing is timed."""
     with job.clock.part("evaluation"), _session(job, original) as session:
@@ -100,9 +103,12 @@ def _session(job: Job, original: Original) -> Session:
     machine = (
         dataclasses.replace(job.machine, device="cpu") if job.machine.absent() else job.machine
     )
-    common = {"spec": job.spec_data, "base": str(job.base),
-              "machine": dataclasses.asdict(machine),
-              "original": original.to_dict()}  # fmt: skip
+    common = {
+        "spec": job.spec_data,
+        "base": str(job.base),
+        "machine": dataclasses.asdict(machine),
+        "original": original.to_dict(),
+    }
     return Session(common, job.logs / "measure", job.machine.threads, job.say)
 
 
@@ -116,8 +122,9 @@ def _baselines(job: Job, lowered: list[Outcome]) -> list[Contestant]:
             found.append(_contestant(by_name[name], name))
     if not found:
         failed = next((o.error for o in lowered if o.error), None)
-        raise failed or MegacompileError(what="no baseline can be measured here",
-                                         where="benchmark.baselines")  # fmt: skip
+        raise failed or MegacompileError(
+            what="no baseline can be measured here", where="benchmark.baselines"
+        )
     first = dataclasses.replace(found[0], confirm=found[0].backend in EAGER_BASELINES)
     again = dataclasses.replace(found[0], name=found[0].name + AGAIN)
     return [first, again, *found[1:]]
@@ -126,8 +133,10 @@ def _baselines(job: Job, lowered: list[Outcome]) -> list[Contestant]:
 def _changed(job: Job, loaded: dict[str, Any], original: Original) -> bool:
     if not loaded or "fingerprint" not in loaded:
         return False
-    return bool(loaded["fingerprint"] != original.fingerprint
-                or loaded.get("calibration_hash") != original.calibration_hash)  # fmt: skip
+    return bool(
+        loaded["fingerprint"] != original.fingerprint
+        or loaded.get("calibration_hash") != original.calibration_hash
+    )
 
 
 def _contestant(outcome: Outcome, name: str) -> Contestant:

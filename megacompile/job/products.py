@@ -20,9 +20,12 @@ from megacompile.unfinished import Part, Unfinished, folder_of, write_unfinished
 
 
 def write_product(
-    job: Job, report: Report, outcomes: Sequence[Outcome], lowered: Sequence[Outcome],
+    job: Job,
+    report: Report,
+    outcomes: Sequence[Outcome],
+    lowered: Sequence[Outcome],
     original: Original,
-) -> Path | None:  # fmt: skip
+) -> Path | None:
     """The bundle of a finished build, copied from the store: no engine runs in this process.
     None if there is nothing that anyone could use."""
     if report.verdict == "built_not_executed":
@@ -33,16 +36,23 @@ def write_product(
     job.say(f"writing the bundle of {report.winner}")
     backend = outcome.plan.backend
     contents = Contents(
-        name=job.spec.name, candidate=outcome.plan.name, backend=backend.name,
-        options=backend.model_dump(mode="json"), precision=outcome.engine["precision"],
-        needs_isa=tuple(outcome.engine["needs_isa"]), engine=outcome.folder,
-        signature=original.signature(job.spec), spec=job.spec_data,
+        name=job.spec.name,
+        candidate=outcome.plan.name,
+        backend=backend.name,
+        options=backend.model_dump(mode="json"),
+        precision=outcome.engine["precision"],
+        needs_isa=tuple(outcome.engine["needs_isa"]),
+        engine=outcome.folder,
+        signature=original.signature(job.spec),
+        spec=job.spec_data,
         sample_inputs=original.input_sets()[0].feeds,
-        sample_outputs=outcome.folder.parent / SAMPLES, fingerprint=original.fingerprint,
-        points=job.spec.points(), libraries=backend.libraries,
+        sample_outputs=outcome.folder.parent / SAMPLES,
+        fingerprint=original.fingerprint,
+        points=job.spec.points(),
+        libraries=backend.libraries,
         outputs=output_shapes(original.signature(job.spec), original.input_sets()),
         hooks=serving_sources(job.spec, job.base),
-    )  # fmt: skip
+    )
     return write_bundle(contents, job.options.build_dir / job.spec.name, job.machine)
 
 
@@ -61,9 +71,12 @@ def serving_sources(spec: Spec, base: Path) -> list[Path]:
 
 
 def _write_unfinished(
-    job: Job, report: Report, outcomes: Sequence[Outcome], lowered: Sequence[Outcome],
+    job: Job,
+    report: Report,
+    outcomes: Sequence[Outcome],
+    lowered: Sequence[Outcome],
     original: Original,
-) -> Path:  # fmt: skip
+) -> Path:
     waiting = {c.name for c in report.candidates if c.status == "built" and not c.executed}
     chosen = [(o, False) for o in outcomes if o.plan.name in waiting]
     chosen += [(o, True) for o in lowered if o.folder is not None]
@@ -72,13 +85,16 @@ def _write_unfinished(
         name=job.spec.name,
         parts=[_part(outcome, baseline) for outcome, baseline in chosen],
         engines=[outcome.folder for outcome, _ in chosen if outcome.folder is not None],
-        signature=original.signature(job.spec), spec=job.spec_data,
+        signature=original.signature(job.spec),
+        spec=job.spec_data,
         checks=[one for one in original.input_sets() if not one.heavy],
-        fingerprint=original.fingerprint, points=job.spec.points(), report=report,
+        fingerprint=original.fingerprint,
+        points=job.spec.points(),
+        report=report,
         libraries=sorted({name for o, _ in chosen for name in o.plan.backend.libraries}),
         outputs=output_shapes(original.signature(job.spec), original.input_sets()),
         hooks=serving_sources(job.spec, job.base),
-    )  # fmt: skip
+    )
     return write_unfinished(contents, job.options.build_dir / job.spec.name, job.machine)
 
 
@@ -87,11 +103,16 @@ def _part(outcome: Outcome, baseline: bool) -> Part:
     assert engine is not None  # it was built
     name = plan.backend.name if baseline else plan.name
     return Part(
-        name=name, backend=plan.backend.name, options=plan.backend.model_dump(mode="json"),
-        precision=engine["precision"], effect=plan.effect.value, dtype=_dtype(plan),
-        baseline=baseline, folder=folder_of(f"baseline-{name}" if baseline else name),
+        name=name,
+        backend=plan.backend.name,
+        options=plan.backend.model_dump(mode="json"),
+        precision=engine["precision"],
+        effect=plan.effect.value,
+        dtype=_dtype(plan),
+        baseline=baseline,
+        folder=folder_of(f"baseline-{name}" if baseline else name),
         needs_isa=tuple(engine["needs_isa"]),
-    )  # fmt: skip
+    )
 
 
 def _dtype(plan: CandidatePlan) -> str:

@@ -58,12 +58,16 @@ def measure_training(
     if not built:
         return {}, False
     start = time.perf_counter()
-    common = {"spec": job.spec_data, "base": str(job.base),
-              "machine": dataclasses.asdict(job.machine),
-              "original": original.to_dict()}  # fmt: skip
+    common = {
+        "spec": job.spec_data,
+        "base": str(job.base),
+        "machine": dataclasses.asdict(job.machine),
+        "original": original.to_dict(),
+    }
     contestants = [Contestant(PLAIN, PLAIN, confirm=True), Contestant(PLAIN + AGAIN, PLAIN)]
-    contestants += [Contestant(o.plan.name, o.plan.backend.name, folder=str(o.folder))
-                    for o in built]  # fmt: skip
+    contestants += [
+        Contestant(o.plan.name, o.plan.backend.name, folder=str(o.folder)) for o in built
+    ]
     with Session(common, job.logs / "measure", job.machine.threads, job.say, WORKER) as session:
         for contestant in contestants:
             loaded = session.load(contestant).loaded
@@ -91,17 +95,22 @@ def _largest(job: Job, session: Session, found: dict[str, Trained], names: list[
         if not limit or found[name].measured.error is not None:
             continue
         job.say(f"searching the largest batch of {name} in {limit / MB:.0f} MB")
-        answer = session.ask(name, {"operation": "largest", "limit_bytes": limit},
-                             lambda event: None)  # fmt: skip
+        answer = session.ask(
+            name, {"operation": "largest", "limit_bytes": limit}, lambda event: None
+        )
         found[name].largest = answer.get("largest")
 
 
 def _curves(
-    job: Job, original: Original, session: Session, found: dict[str, Trained],
+    job: Job,
+    original: Original,
+    session: Session,
+    found: dict[str, Trained],
     built: list[Outcome],
-) -> None:  # fmt: skip
-    keys = {o.plan.name: keys_of(o.plan, job.spec, original, job.machine, job.base)[-1]
-            for o in built}  # fmt: skip
+) -> None:
+    keys = {
+        o.plan.name: keys_of(o.plan, job.spec, original, job.machine, job.base)[-1] for o in built
+    }
     keys[PLAIN] = key_of("plain", original.fingerprint, original.training_hash, job.spec.seed)
     for name, key in keys.items():
         cached = key_of("curve", key)
@@ -112,11 +121,19 @@ def _curves(
 
         def listen(event: dict[str, Any], name: str = name) -> None:
             if event.get("event") == "progress":
-                job.listen("bar", candidate=f"training {name}", done=event["done"],
-                           total=event["total"], note=event["message"])  # fmt: skip
+                job.listen(
+                    "bar",
+                    candidate=f"training {name}",
+                    done=event["done"],
+                    total=event["total"],
+                    note=event["message"],
+                )
 
-        request = {"operation": "curve", "key": key,
-                   "folder": str(job.cache.root / "runs" / cached)}  # fmt: skip
+        request = {
+            "operation": "curve",
+            "key": key,
+            "folder": str(job.cache.root / "runs" / cached),
+        }
         answer = session.ask(name, request, listen)
         if not answer:
             continue
@@ -136,12 +153,17 @@ def assemble_training(
     if plain is not None:
         again = found[PLAIN + AGAIN].measured
         if plain.measured.times and again.times:
-            check = aa_check(plain.measured.times[0].block_medians_ms,
-                             again.times[0].block_medians_ms)  # fmt: skip
-        baselines = [Baseline(name=PLAIN, precision="float32",
-                              points=[point_of(job.spec, plain.measured, _step_of(job, plain),
-                                               None, check)],
-                              metric=_metric(plain))]  # fmt: skip
+            check = aa_check(
+                plain.measured.times[0].block_medians_ms, again.times[0].block_medians_ms
+            )
+        baselines = [
+            Baseline(
+                name=PLAIN,
+                precision="float32",
+                points=[point_of(job.spec, plain.measured, _step_of(job, plain), None, check)],
+                metric=_metric(plain),
+            )
+        ]
     candidates = []
     for outcome in outcomes:
         mine = found.get(outcome.plan.name)
@@ -167,24 +189,27 @@ def _fill(
     recipe = Recipe.model_validate(read_record(Path(outcome.folder))["recipe"])
     largest = None
     if plain.largest is not None and mine.largest is not None:
-        largest = LargestBatch(plain=plain.largest, optimised=mine.largest,
-                               limit_mb=before.peak_memory_mb)  # fmt: skip
+        largest = LargestBatch(
+            plain=plain.largest, optimised=mine.largest, limit_mb=before.peak_memory_mb
+        )
     trusted = check is None or check.passed
     times = plain.measured.times[0], mine.measured.times[0]
     compiled = mine.figures.get("compile")
     record = TrainingRecord(
-        plain=before, optimised=after,
+        plain=before,
+        optimised=after,
         step_time_ratio=judge.ratio_of(times[1], times[0]) if trusted else None,
         memory_ratio=after.peak_memory_mb / before.peak_memory_mb,
         activation_ratio=after.peak_activation_mb / before.peak_activation_mb,
-        gradient=outcome.lowering.training, largest_batch=largest,
+        gradient=outcome.lowering.training,
+        largest_batch=largest,
         checkpoints=_checkpoints(recipe),
         compile=CompileRecord(**compiled) if compiled else None,
         distribute=_distribute(recipe, mine.figures, before),
         recipe=recipe.model_dump(mode="json", exclude_defaults=True, exclude={"costs"}),
         waiting_remedy=mine.curve.get("remedy") if (after.waiting or 0.0) > WAITING else None,
         notes=[mine.curve["note"]] if mine.curve.get("note") else [],
-    )  # fmt: skip
+    )
     candidate.training = record
     candidate.metric = _metric(mine)
     candidate.points = [point_of(job.spec, mine.measured, after, plain.measured, check)]
@@ -209,33 +234,52 @@ def _step_of(job: Job, one: Trained) -> StepFigures:
     tokens = 1000 * known["tokens"] / taken.p50 if "tokens" in known else None
     memory = one.measured.memory[0] if one.measured.memory else None
     return StepFigures(
-        step_ms=Latency(p50=taken.p50, p95=taken.p95, p99=taken.p99, mean=taken.mean,
-                        count=taken.count),
+        step_ms=Latency(
+            p50=taken.p50, p95=taken.p95, p99=taken.p99, mean=taken.mean, count=taken.count
+        ),
         peak_activation_mb=known.get("peak_activation_mb", 0.0),
-        peak_memory_mb=known.get("peak_memory_mb", 0.0), resident_mb=memory,
-        state_mb=known.get("state_mb", {}), saved_mb=known.get("saved_mb", {}),
-        samples_per_second=per_second, tokens_per_second=tokens,
-        waiting=one.curve.get("waiting"), waiting_ms=one.curve.get("waiting_ms"),
-        data_start_ms=one.curve.get("data_start_ms"), skipped=one.curve.get("skipped", 0),
-        timeline=known.get("timeline", []), losses=one.curve.get("losses", []),
+        peak_memory_mb=known.get("peak_memory_mb", 0.0),
+        resident_mb=memory,
+        state_mb=known.get("state_mb", {}),
+        saved_mb=known.get("saved_mb", {}),
+        samples_per_second=per_second,
+        tokens_per_second=tokens,
+        waiting=one.curve.get("waiting"),
+        waiting_ms=one.curve.get("waiting_ms"),
+        data_start_ms=one.curve.get("data_start_ms"),
+        skipped=one.curve.get("skipped", 0),
+        timeline=known.get("timeline", []),
+        losses=one.curve.get("losses", []),
         operators=[Operator(**row) for row in known.get("operators", [])],
-    )  # fmt: skip
+    )
 
 
 def _checkpoints(recipe: Recipe) -> list[CheckpointRecord]:
     policies = {one.module: one.policy for one in recipe.checkpoints}
     found = [
-        CheckpointRecord(block=cost.block, saved_mb=cost.saved_bytes / MB,
-                         recompute_ms=cost.recompute_ms, chosen=cost.chosen,
-                         policy=policies.get(cost.block), why=cost.why)
+        CheckpointRecord(
+            block=cost.block,
+            saved_mb=cost.saved_bytes / MB,
+            recompute_ms=cost.recompute_ms,
+            chosen=cost.chosen,
+            policy=policies.get(cost.block),
+            why=cost.why,
+        )
         for cost in recipe.costs
-    ]  # fmt: skip
+    ]
     known = {cost.block for cost in recipe.costs}
     return found + [
-        CheckpointRecord(block=name, saved_mb=0.0, recompute_ms=0.0, chosen=True, policy=policy,
-                         why="named in the spec; not measured")
-        for name, policy in policies.items() if name not in known
-    ]  # fmt: skip
+        CheckpointRecord(
+            block=name,
+            saved_mb=0.0,
+            recompute_ms=0.0,
+            chosen=True,
+            policy=policy,
+            why="named in the spec; not measured",
+        )
+        for name, policy in policies.items()
+        if name not in known
+    ]
 
 
 def _distribute(
@@ -245,9 +289,11 @@ def _distribute(
     if choice is None:
         return None
     return DistributeRecord(
-        strategy=choice.strategy, processes=choice.processes,
+        strategy=choice.strategy,
+        processes=choice.processes,
         reckoning_mb={name: size / MB for name, size in choice.reckoning.items()},
         state_mb_by_rank=figures.get("state_mb_by_rank", []),
-        state_mb_of_one=sum(plain.state_mb.get(part, 0.0)
-                            for part in ("parameters", "gradients", "optimizer")),
-    )  # fmt: skip
+        state_mb_of_one=sum(
+            plain.state_mb.get(part, 0.0) for part in ("parameters", "gradients", "optimizer")
+        ),
+    )

@@ -29,8 +29,16 @@ _ABSURDLY_SLOW: Final = 0.1
 _SMALLEST_ARRAY: Final = 128 * 2**20
 _LARGEST_ARRAY: Final = 512 * 2**20
 _CACHES: Final = Path("/sys/devices/system/cpu/cpu0/cache")
-_ALIASES: Final = {"fp32": "float32", "f32": "float32", "bf16": "bfloat16", "fp16": "float16",
-                   "f16": "float16", "uint8": "int8", "i8": "int8", "u8": "int8"}  # fmt: skip
+_ALIASES: Final = {
+    "fp32": "float32",
+    "f32": "float32",
+    "bf16": "bfloat16",
+    "fp16": "float16",
+    "f16": "float16",
+    "uint8": "int8",
+    "i8": "int8",
+    "u8": "int8",
+}
 
 
 @dataclass(frozen=True)

@@ -26,17 +26,27 @@ def evaluate(source: Evaluation, base: Path, run: CompiledModel) -> dict[str, di
     except ModelError as error:  # it calls `run` with something that the model doesn't take
         raise DataError(**{**error.fields(), "where": error.where or label}) from error
     if not isinstance(found, dict) or not found:
-        raise DataError(what=f"{label} returns no metrics", where="data.evaluation",
-                        expected="{name: number or scores per sample}",
-                        got="an empty dict" if found == {} else type(found).__name__,
-                        )  # fmt: skip
+        raise DataError(
+            what=f"{label} returns no metrics",
+            where="data.evaluation",
+            expected="{name: number or scores per sample}",
+            got="an empty dict" if found == {} else type(found).__name__,
+        )
     unknown = sorted(set(source.lower_is_better) - set(map(str, found)))
     if unknown:
-        raise DataError(what=f"lower_is_better names '{unknown[0]}', which {label} doesn't return",
-                        where="data.evaluation.lower_is_better",
-                        expected=", ".join(map(str, found)))  # fmt: skip
+        raise DataError(
+            what=f"lower_is_better names '{unknown[0]}', which {label} doesn't return",
+            where="data.evaluation.lower_is_better",
+            expected=", ".join(map(str, found)),
+        )
     return {
-        str(name): asdict(metric_from(value, run.samples_seen or None,
-                                      str(name) not in source.lower_is_better, name=str(name)))
+        str(name): asdict(
+            metric_from(
+                value,
+                run.samples_seen or None,
+                str(name) not in source.lower_is_better,
+                name=str(name),
+            )
+        )
         for name, value in found.items()
-    }  # fmt: skip
+    }

@@ -21,16 +21,47 @@ CGROUPS: Final = Path("/sys/fs/cgroup")
 
 # The instruction sets that decide which kernels run, as /proc/cpuinfo spells them.
 KNOWN_ISA: Final = (
-    "sse4_2", "avx", "f16c", "fma", "avx2",
-    "avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni", "avx512_bf16", "avx512_fp16",
-    "avx_vnni", "avx_vnni_int8", "amx_tile", "amx_int8", "amx_bf16", "amx_fp16",
-    "asimd", "asimdhp", "asimddp", "bf16", "i8mm", "sve", "sve2",
-)  # fmt: skip
+    "sse4_2",
+    "avx",
+    "f16c",
+    "fma",
+    "avx2",
+    "avx512f",
+    "avx512bw",
+    "avx512dq",
+    "avx512vl",
+    "avx512_vnni",
+    "avx512_bf16",
+    "avx512_fp16",
+    "avx_vnni",
+    "avx_vnni_int8",
+    "amx_tile",
+    "amx_int8",
+    "amx_bf16",
+    "amx_fp16",
+    "asimd",
+    "asimdhp",
+    "asimddp",
+    "bf16",
+    "i8mm",
+    "sve",
+    "sve2",
+)
 
 LIBRARIES: Final = (
-    "megacompile", "torch", "torchao", "onnx", "onnxruntime", "onnxscript", "openvino", "nncf",
-    "executorch", "numpy", "tensorrt-rtx-cu13-bindings", "tensorrt",
-)  # fmt: skip
+    "megacompile",
+    "torch",
+    "torchao",
+    "onnx",
+    "onnxruntime",
+    "onnxscript",
+    "openvino",
+    "nncf",
+    "executorch",
+    "numpy",
+    "tensorrt-rtx-cu13-bindings",
+    "tensorrt",
+)
 
 # libgomp counts turns of a loop, not time: some 5 ms on an EPYC, where the default (300,000)
 # takes 8 ms, and twice that on processors with a slower pause instruction.

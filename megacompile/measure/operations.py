@@ -27,9 +27,19 @@ _LARGE_TENSOR: Final = 64 * 1024
 # These rename a tensor, they don't move it.
 _VIEWS: Final = frozenset({"Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity"})
 _NOT_COUNTED: Final = frozenset(
-    {"Einsum", "DeformConv", "Attention", "MultiHeadAttention", "FusedMatMul", "FusedGemm",
-     "MatMulNBits", "FusedConv", "QAttention", "DynamicQuantizeLSTM"}
-)  # fmt: skip
+    {
+        "Einsum",
+        "DeformConv",
+        "Attention",
+        "MultiHeadAttention",
+        "FusedMatMul",
+        "FusedGemm",
+        "MatMulNBits",
+        "FusedConv",
+        "QAttention",
+        "DynamicQuantizeLSTM",
+    }
+)
 
 
 @dataclass(frozen=True)

@@ -63,8 +63,14 @@ class Session:
     `common` is what every `load` request carries: spec, base, machine, original.
     """
 
-    def __init__(self, common: dict[str, Any], logs: Path, threads: int,
-                 say: Callable[[str], None], function: str = WORKER) -> None:  # fmt: skip
+    def __init__(
+        self,
+        common: dict[str, Any],
+        logs: Path,
+        threads: int,
+        say: Callable[[str], None],
+        function: str = WORKER,
+    ) -> None:
         self.common, self.logs, self.threads, self.say = common, logs, threads, say
         self.function = function
         self.workers: dict[str, Worker] = {}
@@ -84,9 +90,14 @@ class Session:
         log = self.logs / (contestant.name.replace("/", "-") + ".log")
         worker = Worker(contestant.name, self.function, log, thread_environment(self.threads))
         self.workers[contestant.name] = worker
-        request = {"operation": "load", **self.common, "backend": contestant.backend,
-                   "options": dict(contestant.options), "folder": contestant.folder,
-                   "confirm": contestant.confirm}  # fmt: skip
+        request = {
+            "operation": "load",
+            **self.common,
+            "backend": contestant.backend,
+            "options": dict(contestant.options),
+            "folder": contestant.folder,
+            "confirm": contestant.confirm,
+        }
         try:
             measured.loaded = worker.ask(request)
         except MegacompileError as error:
@@ -95,7 +106,7 @@ class Session:
 
     def ask(
         self, name: str, message: dict[str, Any], listen: Callable[[dict[str, Any]], None]
-    ) -> dict[str, Any]:  # fmt: skip
+    ) -> dict[str, Any]:
         """Anything else that the worker function knows; nothing if the contestant is out.
         `listen` gets the events on the way."""
         measured = self.measured[name]
@@ -129,8 +140,9 @@ class Session:
         if measured.error is not None:
             return None
         try:
-            answer = self.workers[name].ask({"operation": "verify", "effect": effect,
-                                             "dtype": dtype, "samples": samples})  # fmt: skip
+            answer = self.workers[name].ask(
+                {"operation": "verify", "effect": effect, "dtype": dtype, "samples": samples}
+            )
         except MegacompileError as error:
             self._drop(measured, error)
             return None

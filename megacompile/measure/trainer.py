@@ -112,8 +112,9 @@ class _Crewed:
         from megacompile.training.crew import Crew
 
         self.send = send
-        self.crew = Crew(processes, request["machine"]["threads"],
-                         "megacompile.measure.trainer:in_crew", request)  # fmt: skip
+        self.crew = Crew(
+            processes, request["machine"]["threads"], "megacompile.measure.trainer:in_crew", request
+        )
         self.loaded = self.crew.ask({"operation": "load"})[0]
 
     def __getattr__(self, operation: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
@@ -215,10 +216,12 @@ class _Trainer:
         from megacompile.training.figures import largest_batch
 
         found = largest_batch(
-            self.step, sized(self.train, self.base, self.spec.seed), request["limit_bytes"],
+            self.step,
+            sized(self.train, self.base, self.spec.seed),
+            request["limit_bytes"],
             max(1, self.train.micro_batch),
             lambda message: self.send({"event": "progress", "message": message}),
-        )  # fmt: skip
+        )
         return {"largest": found}
 
     def curve(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -244,8 +247,14 @@ class _Trainer:
             start = time.perf_counter()
             losses.append(step.step(batch).loss)
             waits.add(self.batches, time.perf_counter() - start, starting=number == first)
-            self.send({"event": "progress", "done": number + 1, "total": self.train.steps,
-                       "message": f"loss {losses[-1]:.4g}"})  # fmt: skip
+            self.send(
+                {
+                    "event": "progress",
+                    "done": number + 1,
+                    "total": self.train.steps,
+                    "message": f"loss {losses[-1]:.4g}",
+                }
+            )
             late = time.monotonic() - kept > request.get("keep_seconds", KEEP_SECONDS)
             if distribution.largest(late) and number + 1 < self.train.steps:
                 state = {"step": step.state_dict(), "losses": losses, "waits": asdict(waits)}
@@ -253,9 +262,15 @@ class _Trainer:
                 kept = time.monotonic()
         metrics = self._evaluate(step)
         run.clear()
-        return {"metrics": metrics, "losses": losses, **waits.figures(),
-                "remedy": self.batches.remedy(), "skipped": step.skipped,
-                "note": found.note if found else None, "continued": first}  # fmt: skip
+        return {
+            "metrics": metrics,
+            "losses": losses,
+            **waits.figures(),
+            "remedy": self.batches.remedy(),
+            "skipped": step.skipped,
+            "note": found.note if found else None,
+            "continued": first,
+        }
 
     def _evaluate(self, step: TrainingStep) -> dict[str, Any]:
         """The user's metric on the model that this run has trained."""

@@ -93,8 +93,9 @@ class _Worker:
         if request["backend"] in EAGER_BASELINES:
             form = load_original(self.spec, self.base, self.signature)
             loaded = {"fingerprint": fingerprint(form)} if request.get("confirm") else {}
-            return EagerRunner(form, self.machine,
-                               compiled=request["backend"] == "torch.compile"), loaded  # fmt: skip
+            return EagerRunner(
+                form, self.machine, compiled=request["backend"] == "torch.compile"
+            ), loaded
         if request["backend"] == LAST_FORM:
             form = Onnx.load(Path(request["folder"]), self.signature)
             return EagerRunner(form, self.machine, compiled=False), {}
@@ -187,8 +188,11 @@ def count(form: Form, dims: Mapping[str, int], seed: int) -> dict[str, Any]:
             return {"note": f"operations are not counted in a {form.name} model"}
     except Exception as error:  # noqa: BLE001 - a count that fails costs a figure, not the build
         return {"note": f"operations could not be counted: {type(error).__name__}: {error}"}
-    return {"operations": float(found.operations), "bytes_moved": float(found.least_bytes),
-            "note": found.note}  # fmt: skip
+    return {
+        "operations": float(found.operations),
+        "bytes_moved": float(found.least_bytes),
+        "note": found.note,
+    }
 
 
 class EagerRunner(Runner):
@@ -206,8 +210,12 @@ class EagerRunner(Runner):
         on_cpu = isinstance(form, Eager) and not compiled and self.device == "cpu"
         if not on_cpu and not isinstance(form, Onnx):
             call: Any = form.flat() if isinstance(form, Eager) else form.leaves  # type: ignore[attr-defined]
-            self.inner = TorchRunner(torch.compile(call) if compiled else call, machine.threads,
-                                     form.signature, self.device)  # fmt: skip
+            self.inner = TorchRunner(
+                torch.compile(call) if compiled else call,
+                machine.threads,
+                form.signature,
+                self.device,
+            )
 
     def run(self, feeds: Feeds) -> Feeds:
         return (self.inner or self.form).run(feeds)

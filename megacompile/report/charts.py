@@ -51,8 +51,7 @@ def axis(scale: svg.Scale, label: Callable[[str], str], title: str) -> Markup:
         at = scale.at(tick)
         anchor = "start" if at < 4 else "end" if at > 94 else "middle"
         marks.append(svg.text(at, 12, text, "tick", anchor))
-    return svg.drawing(title, "Axis: " + ", ".join(labels), 16,
-                       *marks)  # fmt: skip
+    return svg.drawing(title, "Axis: " + ", ".join(labels), 16, *marks)
 
 
 def grid(scale: svg.Scale, height: int) -> list[Markup]:
@@ -91,17 +90,20 @@ def latency_chart(report: Report, dims: dict[str, int]) -> Chart | None:
         value = fmt.milliseconds(latency.p50)
         note = f"p95 {fmt.milliseconds(latency.p95)}"
         plot = svg.drawing(
-            f"{entry.name}: median {value}", f"from p50 to {note}, at {fmt.dims(dims)}",
-            ROW_HEIGHT, *grid(scale, ROW_HEIGHT),
+            f"{entry.name}: median {value}",
+            f"from p50 to {note}, at {fmt.dims(dims)}",
+            ROW_HEIGHT,
+            *grid(scale, ROW_HEIGHT),
             *interval(scale, latency.p50, latency.p50, end, entry.tone, caps=False),
-        )  # fmt: skip
+        )
         rows.append(Row(entry.key, entry.name, entry.tone, plot, value, note))
     return Chart(
         "Latency",
         "Dot: median (p50). Whisker: up to p95. Left is faster." + _log_note(scale),
-        rows, axis(scale, lambda x: x + " ms", "Latency"),
+        rows,
+        axis(scale, lambda x: x + " ms", "Latency"),
         fmt.more(len(found), SHOWN_ROWS, "engine"),
-    )  # fmt: skip
+    )
 
 
 def speedup_chart(report: Report, dims: dict[str, int]) -> Chart | None:
@@ -119,19 +121,23 @@ def speedup_chart(report: Report, dims: dict[str, int]) -> Chart | None:
     for entry, ratio in found[:SHOWN_ROWS]:
         one = scale.at(1.0)
         plot = svg.drawing(
-            f"{entry.name}: {fmt.speedup(ratio)}", f"Speed-up against {base.name}",
-            ROW_HEIGHT, *grid(scale, ROW_HEIGHT), svg.line(one, 0, one, ROW_HEIGHT, "unity"),
+            f"{entry.name}: {fmt.speedup(ratio)}",
+            f"Speed-up against {base.name}",
+            ROW_HEIGHT,
+            *grid(scale, ROW_HEIGHT),
+            svg.line(one, 0, one, ROW_HEIGHT, "unity"),
             *interval(scale, ratio.low, ratio.median, ratio.high, entry.tone, caps=True),
-        )  # fmt: skip
+        )
         note = fmt.bounds(ratio)
         rows.append(Row(entry.key, entry.name, entry.tone, plot, fmt.times(ratio.median), note))
     return Chart(
         "Speed-up",
         f"Times faster than {base.name}; whisker: 95 % interval. Dashed line: 1×, as fast as "
         f"{base.name}. Right is faster." + _log_note(scale),
-        rows, axis(scale, lambda x: x + "×", "Speed-up"),
+        rows,
+        axis(scale, lambda x: x + "×", "Speed-up"),
         fmt.more(len(found), SHOWN_ROWS, "engine"),
-    )  # fmt: skip
+    )
 
 
 def distribution_chart(report: Report, dims: dict[str, int]) -> Chart | None:
@@ -155,19 +161,30 @@ def distribution_chart(report: Report, dims: dict[str, int]) -> Chart | None:
         plot = svg.drawing(
             f"{entry.name}: density of {latency.count} latencies over their median",
             f"p95 is {fmt.number(latency.p95 / latency.p50)} times the median",
-            CURVE_HEIGHT, *grid(scale, CURVE_HEIGHT), curve,
+            CURVE_HEIGHT,
+            *grid(scale, CURVE_HEIGHT),
+            curve,
             svg.line(at, 0, at, CURVE_HEIGHT, "unity"),
-        )  # fmt: skip
+        )
         value = f"p99 {fmt.milliseconds(latency.p99)}"
-        rows.append(Row(entry.key, entry.name, entry.tone, plot, value,
-                        f"{fmt.times(latency.p99 / latency.p50)} its median"))  # fmt: skip
+        rows.append(
+            Row(
+                entry.key,
+                entry.name,
+                entry.tone,
+                plot,
+                value,
+                f"{fmt.times(latency.p99 / latency.p50)} its median",
+            )
+        )
     return Chart(
         f"At {fmt.dims(dims)}",
         "Each engine's latencies over its own median (dashed). Narrow is steady; a tail to the "
         "right is jitter.",
-        rows, axis(scale, lambda x: x + "×", "Latency over its median"),
+        rows,
+        axis(scale, lambda x: x + "×", "Latency over its median"),
         fmt.more(len(found), SHOWN_ROWS, "engine"),
-    )  # fmt: skip
+    )
 
 
 def density(values: Sequence[float], scale: svg.Scale) -> list[float]:
@@ -188,30 +205,45 @@ def density(values: Sequence[float], scale: svg.Scale) -> list[float]:
 def build_time_chart(times: BuildTime) -> Chart:
     """Where the build's wall time went."""
     parts = {
-        "passes": times.passes, "lowering": times.lowering, "verification": times.verification,
-        "measuring": times.measuring, "evaluation": times.evaluation,
+        "passes": times.passes,
+        "lowering": times.lowering,
+        "verification": times.verification,
+        "measuring": times.measuring,
+        "evaluation": times.evaluation,
         "megacompile itself": times.own,
-    }  # fmt: skip
+    }
     known = sum(parts.values())
     if times.total - known > 0.01 * times.total:
         parts["waiting and other"] = times.total - known
-    return share_chart("Where the build's time went", f"{fmt.seconds(times.total)} in all.",
-                       parts, fmt.seconds, max(times.total, known))  # fmt: skip
+    return share_chart(
+        "Where the build's time went",
+        f"{fmt.seconds(times.total)} in all.",
+        parts,
+        fmt.seconds,
+        max(times.total, known),
+    )
 
 
 def ceiling_chart(ceiling: Ceiling) -> Chart:
     """The measured matrix product rates by dtype; the winner's dtype is marked."""
     return share_chart(
-        "Matrix product rate of this machine", "Measured, in operations per second.",
-        ceiling.rates, lambda rate: fmt.scaled(rate, "op/s"),
-        max(ceiling.rates.values(), default=0), marked=ceiling.dtype,
-    )  # fmt: skip
+        "Matrix product rate of this machine",
+        "Measured, in operations per second.",
+        ceiling.rates,
+        lambda rate: fmt.scaled(rate, "op/s"),
+        max(ceiling.rates.values(), default=0),
+        marked=ceiling.dtype,
+    )
 
 
 def share_chart(
-    title: str, caption: str, parts: dict[str, float], label: Callable[[float], str],
-    whole: float, marked: str | None = None,
-) -> Chart:  # fmt: skip
+    title: str,
+    caption: str,
+    parts: dict[str, float],
+    label: Callable[[float], str],
+    whole: float,
+    marked: str | None = None,
+) -> Chart:
     """Named bars on one scale from zero."""
     rows = []
     for name, value in parts.items():

@@ -105,14 +105,22 @@ class ReportDiff(Record):
     @property
     def worse(self) -> list[Change]:
         """What got significantly worse, over all candidates."""
-        return [c for one in self.candidates for c in one.changes
-                if c.significant and c.direction == "worse"]  # fmt: skip
+        return [
+            c
+            for one in self.candidates
+            for c in one.changes
+            if c.significant and c.direction == "worse"
+        ]
 
     @property
     def better(self) -> list[Change]:
         """What got significantly better, over all candidates."""
-        return [c for one in self.candidates for c in one.changes
-                if c.significant and c.direction == "better"]  # fmt: skip
+        return [
+            c
+            for one in self.candidates
+            for c in one.changes
+            if c.significant and c.direction == "better"
+        ]
 
 
 def diff_reports(a: Report, b: Report) -> ReportDiff:
@@ -126,19 +134,30 @@ def diff_reports(a: Report, b: Report) -> ReportDiff:
     )
     first, second = summary.winner(a), summary.winner(b)
     return ReportDiff(
-        name_before=a.name, name_after=b.name, created_before=a.created, created_after=b.created,
-        verdict_before=a.verdict, verdict_after=b.verdict, winner_before=a.winner,
-        winner_after=b.winner, machine_before=_machine(a), machine_after=_machine(b),
-        same_machine=same, reference_before=old and old.name, reference_after=new and new.name,
+        name_before=a.name,
+        name_after=b.name,
+        created_before=a.created,
+        created_after=b.created,
+        verdict_before=a.verdict,
+        verdict_after=b.verdict,
+        winner_before=a.winner,
+        winner_after=b.winner,
+        machine_before=_machine(a),
+        machine_after=_machine(b),
+        same_machine=same,
+        reference_before=old and old.name,
+        reference_after=new and new.name,
         withheld=_withheld(a, b),
         winner=_engine(first, second, rules) if first and second else None,
-        candidates=_matched({c.name: c for c in a.candidates}, {c.name: c for c in b.candidates},
-                            rules),
-        baselines=_matched({c.name: c for c in a.baselines}, {c.name: c for c in b.baselines},
-                           rules),
+        candidates=_matched(
+            {c.name: c for c in a.candidates}, {c.name: c for c in b.candidates}, rules
+        ),
+        baselines=_matched(
+            {c.name: c for c in a.baselines}, {c.name: c for c in b.baselines}, rules
+        ),
         spec=differences(flattened(a.spec), flattened(b.spec)),
         versions=differences(_versions(a), _versions(b)),
-    )  # fmt: skip
+    )
 
 
 def flattened(value: Any, path: str = "") -> dict[str, str]:
@@ -188,9 +207,10 @@ def _latency_noise(a: Report, b: Report) -> float:
 
 
 def _matched(
-    before: Mapping[str, Candidate | Baseline], after: Mapping[str, Candidate | Baseline],
+    before: Mapping[str, Candidate | Baseline],
+    after: Mapping[str, Candidate | Baseline],
     rules: Rules,
-) -> list[EngineDiff]:  # fmt: skip
+) -> list[EngineDiff]:
     found = []
     for name in dict.fromkeys([*before, *after]):
         one, other = before.get(name), after.get(name)
@@ -211,9 +231,15 @@ def _engine(a: Candidate | Baseline, b: Candidate | Baseline, rules: Rules) -> E
         changes += _parameters(a.parameters, b.parameters)
         gates = _gates(a, b)
     name = b.name if a.name == b.name else f"{a.name} → {b.name}"
-    return EngineDiff(name=name, status_before=a.status, status_after=b.status,
-                      precision_before=a.precision, precision_after=b.precision, changes=changes,
-                      gates=gates)  # fmt: skip
+    return EngineDiff(
+        name=name,
+        status_before=a.status,
+        status_after=b.status,
+        precision_before=a.precision,
+        precision_after=b.precision,
+        changes=changes,
+        gates=gates,
+    )
 
 
 def _point_changes(a: Candidate | Baseline, b: Candidate | Baseline, rules: Rules) -> list[Change]:
@@ -227,10 +253,22 @@ def _point_changes(a: Candidate | Baseline, b: Candidate | Baseline, rules: Rule
             changes += _speedup(f"speed-up{at}", one.speedup, other.speedup)
         if rules.latency_noise is None:
             continue
-        changes += _figure("latency", f"median latency{at}", one.latency_ms.p50,
-                           other.latency_ms.p50, fmt.milliseconds, rules.latency_noise)  # fmt: skip
-        changes += _figure("peak memory", f"peak memory{at}", one.peak_memory_mb,
-                           other.peak_memory_mb, fmt.megabytes, MEMORY_NOISE)  # fmt: skip
+        changes += _figure(
+            "latency",
+            f"median latency{at}",
+            one.latency_ms.p50,
+            other.latency_ms.p50,
+            fmt.milliseconds,
+            rules.latency_noise,
+        )
+        changes += _figure(
+            "peak memory",
+            f"peak memory{at}",
+            one.peak_memory_mb,
+            other.peak_memory_mb,
+            fmt.megabytes,
+            MEMORY_NOISE,
+        )
     return changes
 
 
@@ -238,12 +276,19 @@ def _speedup(label: str, a: Ratio, b: Ratio) -> list[Change]:
     if a == b:
         return []
     apart = a.high < b.low or b.high < a.low
-    return [Change(
-        quantity="speed-up", label=label, before=a.median, after=b.median,
-        before_text=fmt.speedup(a), after_text=fmt.speedup(b),
-        direction=_direction(b.median - a.median), significant=apart,
-        basis="95 % intervals " + ("do not overlap" if apart else "overlap"),
-    )]  # fmt: skip
+    return [
+        Change(
+            quantity="speed-up",
+            label=label,
+            before=a.median,
+            after=b.median,
+            before_text=fmt.speedup(a),
+            after_text=fmt.speedup(b),
+            direction=_direction(b.median - a.median),
+            significant=apart,
+            basis="95 % intervals " + ("do not overlap" if apart else "overlap"),
+        )
+    ]
 
 
 def _figure(
@@ -255,17 +300,37 @@ def _figure(
     factor = max(abs(a), abs(b)) / min(abs(a), abs(b)) if a and b else math.inf
     significant = factor > 1 + noise
     basis = f"{'more' if significant else 'not more'} than {fmt.percent(noise, 2)} apart"
-    return [Change(quantity=quantity, label=label, before=a, after=b, before_text=text(a),
-                   after_text=text(b), direction=_direction(a - b), significant=significant,
-                   basis=basis)]  # fmt: skip
+    return [
+        Change(
+            quantity=quantity,
+            label=label,
+            before=a,
+            after=b,
+            before_text=text(a),
+            after_text=text(b),
+            direction=_direction(a - b),
+            significant=significant,
+            basis=basis,
+        )
+    ]
 
 
 def _parameters(a: int | None, b: int | None) -> list[Change]:
     if a is None or b is None or a == b:
         return []
-    return [Change(quantity="parameters", label="parameters", before=a, after=b,
-                   before_text=fmt.integer(a), after_text=fmt.integer(b), direction="changed",
-                   significant=True, basis="counted exactly")]  # fmt: skip
+    return [
+        Change(
+            quantity="parameters",
+            label="parameters",
+            before=a,
+            after=b,
+            before_text=fmt.integer(a),
+            after_text=fmt.integer(b),
+            direction="changed",
+            significant=True,
+            basis="counted exactly",
+        )
+    ]
 
 
 def _metric_changes(a: Candidate | Baseline, b: Candidate | Baseline) -> list[Change]:
@@ -279,12 +344,19 @@ def _metric_changes(a: Candidate | Baseline, b: Candidate | Baseline) -> list[Ch
         if change.margin is not None:
             word = "outside" if change.significant else "within"
             basis = f"{word} ± {fmt.number(change.margin, 2)}, the difference's 95 % interval"
-        changes.append(Change(
-            quantity="metric", label=name, before=before.value, after=after.value,
-            before_text=fmt.metric(before), after_text=fmt.metric(after),
-            direction="better" if change.better else "worse", significant=change.significant,
-            basis=basis,
-        ))  # fmt: skip
+        changes.append(
+            Change(
+                quantity="metric",
+                label=name,
+                before=before.value,
+                after=after.value,
+                before_text=fmt.metric(before),
+                after_text=fmt.metric(after),
+                direction="better" if change.better else "worse",
+                significant=change.significant,
+                basis=basis,
+            )
+        )
     return changes
 
 

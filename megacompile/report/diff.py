@@ -33,14 +33,16 @@ def render_diff(diff: ReportDiff) -> str:
         lines += [
             f"> **Two machines:** before on {text(diff.machine_before)}, after on "
             f"{text(diff.machine_after)}. Latencies and memory are therefore not compared. "
-            "Speed-ups are, but a difference may be the machine's.", "",
-        ]  # fmt: skip
+            "Speed-ups are, but a difference may be the machine's.",
+            "",
+        ]
     if diff.reference_before != diff.reference_after:
         old, new = (text(one or "none") for one in (diff.reference_before, diff.reference_after))
         lines += [
             f"> **Two references:** speed-ups are against {old} before and against {new} after, "
-            "and are therefore not compared.", "",
-        ]  # fmt: skip
+            "and are therefore not compared.",
+            "",
+        ]
     for side in diff.withheld:
         lines += [f"> The report {side} withholds its speed-ups: its A/A check did not pass.", ""]
     if diff.winner is not None and diff.winner_before != diff.winner_after:
@@ -67,8 +69,9 @@ def _headline(diff: ReportDiff) -> str:
 
 
 def _verdict(diff: ReportDiff) -> list[str]:
-    before, after = (summary.VERDICT_WORDS[one] for one in (diff.verdict_before,
-                                                            diff.verdict_after))  # fmt: skip
+    before, after = (
+        summary.VERDICT_WORDS[one] for one in (diff.verdict_before, diff.verdict_after)
+    )
     verdict = f"Verdict: {after}" + ("" if before == after else f" (was {before})")
     old, new = (text(one) if one else "none" for one in (diff.winner_before, diff.winner_after))
     winner = f"Winner: {new}" + ("" if old == new else f" (was {old})")
@@ -108,10 +111,9 @@ def _engine_lines(one: EngineDiff) -> list[str]:
         lines.append(f"- precision: {text(old)} → {text(new)}")
     lines += [_change_line(change) for change in sorted(one.changes, key=_order)]
     lines += [
-        f"- gate {text(gate.name)}: {GATE_WORDS[gate.after]}, before it "
-        f"{GATE_WORDS[gate.before]}"
+        f"- gate {text(gate.name)}: {GATE_WORDS[gate.after]}, before it {GATE_WORDS[gate.before]}"
         for gate in one.gates
-    ]  # fmt: skip
+    ]
     return lines
 
 

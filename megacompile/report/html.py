@@ -62,8 +62,11 @@ def render_html(report: Report) -> str:
 def _templates() -> Environment:
     templates = Environment(
         loader=PackageLoader("megacompile.report", "templates"),
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
-    )  # fmt: skip
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
     templates.globals.update(fmt=fmt, summary=summary)
     return templates
 
@@ -106,7 +109,7 @@ def _context(report: Report) -> dict[str, Any]:
         "files": list(report.provenance.files.items())[:SHOWN_FILES],
         "files_rest": fmt.more(len(report.provenance.files), SHOWN_FILES, "file"),
         "spec": fmt.clipped(json.dumps(report.spec, indent=2, ensure_ascii=False), SPEC_LENGTH),
-    }  # fmt: skip
+    }
 
 
 def key_figures(report: Report) -> list[Figure]:
@@ -128,15 +131,25 @@ def key_figures(report: Report) -> list[Figure]:
         figures.append(Figure("Cosine", fmt.trimmed(cosine, 6), note))
     if winner.size_bytes is not None:
         before = base.size_bytes if base else report.source.size_bytes if report.source else None
-        figures.append(Figure("Size on disk", fmt.size(winner.size_bytes),
-                              _against(winner.size_bytes, before, fmt.size)))  # fmt: skip
+        figures.append(
+            Figure(
+                "Size on disk",
+                fmt.size(winner.size_bytes),
+                _against(winner.size_bytes, before, fmt.size),
+            )
+        )
     point = summary.first_point(report, winner)
     if point and fmt.present(point.peak_memory_mb):
         at_base = summary.first_point(report, base) if base else None
-        figures.append(Figure("Peak memory", fmt.megabytes(point.peak_memory_mb),
-                              _against(point.peak_memory_mb,
-                                       at_base.peak_memory_mb if at_base else None,
-                                       fmt.megabytes)))  # fmt: skip
+        figures.append(
+            Figure(
+                "Peak memory",
+                fmt.megabytes(point.peak_memory_mb),
+                _against(
+                    point.peak_memory_mb, at_base.peak_memory_mb if at_base else None, fmt.megabytes
+                ),
+            )
+        )
     return figures
 
 
@@ -144,21 +157,39 @@ def _training_figures(record: TrainingRecord) -> list[Figure]:
     """What the optimised step needs beside the plain one."""
     plain, mine, ratio = record.plain, record.optimised, record.step_time_ratio
     figures = [
-        Figure("Peak memory", fmt.times(record.memory_ratio),
-               f"{fmt.megabytes(plain.peak_memory_mb)} to {fmt.megabytes(mine.peak_memory_mb)}"),
-        Figure("Activations", fmt.times(record.activation_ratio),
-               f"{fmt.megabytes(plain.peak_activation_mb)} to "
-               f"{fmt.megabytes(mine.peak_activation_mb)}"),
-        Figure("Step time", fmt.times(ratio.median) if ratio else "withheld",
-               f"95 % interval {fmt.bounds(ratio)}" if ratio
-               else "the A/A check did not pass"),
-    ]  # fmt: skip
+        Figure(
+            "Peak memory",
+            fmt.times(record.memory_ratio),
+            f"{fmt.megabytes(plain.peak_memory_mb)} to {fmt.megabytes(mine.peak_memory_mb)}",
+        ),
+        Figure(
+            "Activations",
+            fmt.times(record.activation_ratio),
+            f"{fmt.megabytes(plain.peak_activation_mb)} to "
+            f"{fmt.megabytes(mine.peak_activation_mb)}",
+        ),
+        Figure(
+            "Step time",
+            fmt.times(ratio.median) if ratio else "withheld",
+            f"95 % interval {fmt.bounds(ratio)}" if ratio else "the A/A check did not pass",
+        ),
+    ]
     if record.largest_batch is not None:
         one = record.largest_batch
-        figures.append(Figure("Largest batch", f"{one.optimised:,}",
-                              f"was {one.plain:,}, in the plain step's memory"))  # fmt: skip
-    figures.append(Figure("Worst gradient", fmt.trimmed(record.gradient.cosine_min, 6),
-                          f"cosine to the plain step's: {record.gradient.worst}"))  # fmt: skip
+        figures.append(
+            Figure(
+                "Largest batch",
+                f"{one.optimised:,}",
+                f"was {one.plain:,}, in the plain step's memory",
+            )
+        )
+    figures.append(
+        Figure(
+            "Worst gradient",
+            fmt.trimmed(record.gradient.cosine_min, 6),
+            f"cosine to the plain step's: {record.gradient.worst}",
+        )
+    )
     return figures
 
 

@@ -45,8 +45,11 @@ def render_markdown(report: Report) -> str:
     sign, words = summary.VERDICT_SIGNS[report.verdict], summary.VERDICT_WORDS[report.verdict]
     lines = [f"### {sign} {text(report.name)}: {words}", "", text(report.sentence, 600), ""]
     if summary.withheld(report):
-        lines += ["> **Speed-ups are withheld:** the first baseline raced against itself and "
-                  "differed by more than its own interval allows.", ""]  # fmt: skip
+        lines += [
+            "> **Speed-ups are withheld:** the first baseline raced against itself and "
+            "differed by more than its own interval allows.",
+            "",
+        ]
     for warning in report.warnings[:SHOWN_WARNINGS]:
         lines += [f"> **Warning:** {text(warning)}", ""]
     rest = fmt.more(len(report.warnings), SHOWN_WARNINGS, "warning")
@@ -76,15 +79,17 @@ def _engines(report: Report) -> list[str]:
         ran = one.status == "built" and one.executed
         status = "baseline" if entry.is_baseline and ran else ""
         name = f"**{text(one.name)}**" if entry.winner else text(one.name)
-        rows.append([
-            name,
-            "**winner**" if entry.winner else status or summary.status_text(one),
-            fmt.milliseconds(point.latency_ms.p50 if point else None),
-            fmt.speedup(point.speedup if point else None),
-            *(fmt.metric(one.metric.get(metric)) for metric in names),
-            fmt.size(one.size_bytes),
-            fmt.megabytes(point.peak_memory_mb if point else None),
-        ])  # fmt: skip
+        rows.append(
+            [
+                name,
+                "**winner**" if entry.winner else status or summary.status_text(one),
+                fmt.milliseconds(point.latency_ms.p50 if point else None),
+                fmt.speedup(point.speedup if point else None),
+                *(fmt.metric(one.metric.get(metric)) for metric in names),
+                fmt.size(one.size_bytes),
+                fmt.megabytes(point.peak_memory_mb if point else None),
+            ]
+        )
     lines = table(head, rows, 2)
     notes = [fmt.more(len(entries), SHOWN_ROWS, "engine")]
     if points:
@@ -99,9 +104,11 @@ def _engines(report: Report) -> list[str]:
 
 def _files(report: Report) -> list[str]:
     """What was built for other hardware, file by file: the reader can't run it here either."""
-    rows = [[text(one.name), text(name), fmt.size(size)]
-            for one in summary.unexecuted(report)[:SHOWN_ROWS]
-            for name, size in sorted(one.files.items())]  # fmt: skip
+    rows = [
+        [text(one.name), text(name), fmt.size(size)]
+        for one in summary.unexecuted(report)[:SHOWN_ROWS]
+        for name, size in sorted(one.files.items())
+    ]
     return [*table(["candidate", "file", "size"], rows, 2), ""] if rows else []
 
 
@@ -167,8 +174,10 @@ def _changed(report: Report) -> list[str]:
     shown = one.steps[:SHOWN_STEPS]
     steps = [*shown, *([one.lowering] if one.lowering else [])]
     rest = fmt.more(len(one.steps), len(shown), "step")
-    lines = [*table(["step", "form", "sites", "size", "worst cosine", "time"],
-                    map(_step, steps), 3), *(["", rest] if rest else [])]  # fmt: skip
+    lines = [
+        *table(["step", "form", "sites", "size", "worst cosine", "time"], map(_step, steps), 3),
+        *(["", rest] if rest else []),
+    ]
     return details(f"What each pass did: {text(one.name)}", lines)
 
 

@@ -37,10 +37,11 @@ def write_report(report: Report, folder: Path) -> Path:
         _publish(files, folder)
     except OSError as error:
         raise ReportError(
-            "the report can't be written", where=str(folder),
+            "the report can't be written",
+            where=str(folder),
             cause=f"{type(error).__name__}: {error.strerror or error}",
             remedy="make the folder writable, or free some space, and build again",
-        ) from error  # fmt: skip
+        ) from error
     return folder / JSON
 
 
@@ -51,24 +52,30 @@ def read_report(path: Path) -> Report:
         data = json.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise ReportError(
-            "the report can't be read", where=str(file),
+            "the report can't be read",
+            where=str(file),
             cause=f"{type(error).__name__}: {error.strerror or error}",
             remedy="check the file's permissions",
-        ) from error  # fmt: skip
+        ) from error
     except (UnicodeDecodeError, json.JSONDecodeError) as error:
         raise ReportError(
-            "the report is damaged", where=_place(file, error), expected="JSON text",
-            got=_shown(error), remedy="build again, or fetch the file again",
-        ) from error  # fmt: skip
+            "the report is damaged",
+            where=_place(file, error),
+            expected="JSON text",
+            got=_shown(error),
+            remedy="build again, or fetch the file again",
+        ) from error
     _check_schema(data, file)
     try:
         return Report.model_validate(data)
     except ValidationError as error:
         raise ReportError(
-            "the report does not have the shape of its schema", where=str(file),
-            expected=f"a report of schema {data['schema']}", got=_problems(error),
+            "the report does not have the shape of its schema",
+            where=str(file),
+            expected=f"a report of schema {data['schema']}",
+            got=_problems(error),
             remedy="build again; a report is not meant to be edited by hand",
-        ) from error  # fmt: skip
+        ) from error
 
 
 def _publish(files: dict[str, str], folder: Path) -> None:
@@ -94,10 +101,13 @@ def _check_round_trip(data: str, file: Path) -> None:
         Report.model_validate_json(data)
     except ValidationError as error:
         raise ReportError(
-            "the report can't be read back, so it was not written", where=str(file),
-            expected="finite numbers", got=_problems(error), audience="megacompile",
+            "the report can't be read back, so it was not written",
+            where=str(file),
+            expected="finite numbers",
+            got=_problems(error),
+            audience="megacompile",
             remedy="report this with the figures above",
-        ) from error  # fmt: skip
+        ) from error
 
 
 def _find(path: Path) -> Path:
@@ -113,32 +123,40 @@ def _find(path: Path) -> Path:
     if below:
         names = ", ".join(file.parent.name for file in below[:SHOWN_PROBLEMS])
         raise ReportError(
-            "there is more than one report", where=str(path), expected="one report",
-            got=f"{len(below)} reports: {names}", remedy="name the report's own folder",
-        )  # fmt: skip
+            "there is more than one report",
+            where=str(path),
+            expected="one report",
+            got=f"{len(below)} reports: {names}",
+            remedy="name the report's own folder",
+        )
     raise ReportError(
-        "there is no report", where=str(path),
+        "there is no report",
+        where=str(path),
         expected=f"{JSON}, its folder, or a folder with one report in it",
         got="an empty or other folder" if path.is_dir() else "nothing there",
         remedy="run megacompile build first, or correct the path",
-    )  # fmt: skip
+    )
 
 
 def _check_schema(data: Any, file: Path) -> None:
     if not isinstance(data, dict):
         raise ReportError(
-            "the report is damaged", where=str(file), expected="a JSON object",
-            got=f"a JSON {type(data).__name__}", remedy="build again",
-        )  # fmt: skip
+            "the report is damaged",
+            where=str(file),
+            expected="a JSON object",
+            got=f"a JSON {type(data).__name__}",
+            remedy="build again",
+        )
     number = data.get("schema")
     if isinstance(number, bool) or number not in KNOWN_SCHEMAS:
         known = ", ".join(map(str, KNOWN_SCHEMAS))
         raise ReportError(
-            "the report's schema is unknown", where=f"{file}: schema",
+            "the report's schema is unknown",
+            where=f"{file}: schema",
             expected=f"one of the known versions: {known}",
             got="no schema number" if number is None else repr(number)[:80],
             remedy="install the megacompile that wrote it, or build again with this one",
-        )  # fmt: skip
+        )
 
 
 def _place(file: Path, error: UnicodeDecodeError | json.JSONDecodeError) -> str:

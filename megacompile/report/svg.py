@@ -49,9 +49,14 @@ def circle(x: float, y: float, radius: float, class_: str) -> Markup:
 def rectangle(x: float, y: float, width: float, height: float, class_: str) -> Markup:
     """A bar that starts at `x` and is `width` percent wide."""
     return element(
-        "rect", x=f"{x:.2f}%", y=y, width=f"{max(width, 0):.2f}%", height=height, rx=2,
+        "rect",
+        x=f"{x:.2f}%",
+        y=y,
+        width=f"{max(width, 0):.2f}%",
+        height=height,
+        rx=2,
         class_=class_,
-    )  # fmt: skip
+    )
 
 
 def area(values: list[float], height: int, class_: str) -> Markup:
@@ -67,20 +72,37 @@ def area(values: list[float], height: int, class_: str) -> Markup:
     path = f"M{LEFT * 10:.1f},{height} L" + " L".join(points) + f" L{LEFT * 10 + span:.1f},{height}"
     curve = element("path", d=path, class_=class_, vector_effect="non-scaling-stroke")
     return element(
-        "svg", curve, viewBox=f"0 0 1000 {height}", width="100%", height=height,
+        "svg",
+        curve,
+        viewBox=f"0 0 1000 {height}",
+        width="100%",
+        height=height,
         preserveAspectRatio="none",
-    )  # fmt: skip
+    )
 
 
 def curve(values: list[float], height: int, class_: str) -> Markup:
     """A line over the whole width; the values are shares of the height."""
     last, span = max(len(values) - 1, 1), (RIGHT - LEFT) * 10
-    points = [f"{LEFT * 10 + at / last * span:.1f},{height - value * height:.1f}"
-              for at, value in enumerate(values)]  # fmt: skip
-    path = element("path", d="M" + " L".join(points), class_=class_, fill="none",
-                   vector_effect="non-scaling-stroke")  # fmt: skip
-    return element("svg", path, viewBox=f"0 0 1000 {height}", width="100%", height=height,
-                   preserveAspectRatio="none")  # fmt: skip
+    points = [
+        f"{LEFT * 10 + at / last * span:.1f},{height - value * height:.1f}"
+        for at, value in enumerate(values)
+    ]
+    path = element(
+        "path",
+        d="M" + " L".join(points),
+        class_=class_,
+        fill="none",
+        vector_effect="non-scaling-stroke",
+    )
+    return element(
+        "svg",
+        path,
+        viewBox=f"0 0 1000 {height}",
+        width="100%",
+        height=height,
+        preserveAspectRatio="none",
+    )
 
 
 @dataclass(frozen=True)

@@ -48,8 +48,9 @@ def render_terminal(report: Report) -> RenderableType:
         parts += [Text(_flat(line), style="dim") for line in remarks(report.training)[:SHOWN_NOTES]]
     for view in recovery_views(report)[:SHOWN_NOTES]:
         for name, _, before, after in view.rows[:2]:
-            parts.append(Text(f"{_flat(view.name)}: recovery took {_flat(name)} from {before} to "
-                              f"{after}"))  # fmt: skip
+            parts.append(
+                Text(f"{_flat(view.name)}: recovery took {_flat(name)} from {before} to {after}")
+            )
     notes = _notes(report)
     if notes:
         parts += [Text(""), *notes[:SHOWN_NOTES]]

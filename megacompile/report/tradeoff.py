@@ -54,11 +54,13 @@ def tradeoff(report: Report) -> Tradeoff | None:
     return Tradeoff(
         f"{quality} against size",
         "Whisker: 95 % interval of the sampling error. Left is smaller. Marks at the same place "
-        "are drawn side by side." if names
+        "are drawn side by side."
+        if names
         else "No metric was given, so this is the cosine of the worst sample against the "
         "original's outputs. Left is smaller.",
-        svg.drawing(f"{quality} against size", words, HEIGHT, *shapes), marks,
-    )  # fmt: skip
+        svg.drawing(f"{quality} against size", words, HEIGHT, *shapes),
+        marks,
+    )
 
 
 def _metric_marks(report: Report, name: str) -> list[Mark]:

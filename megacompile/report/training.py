@@ -51,43 +51,78 @@ def training_view(report: Report) -> TrainingView | None:
     pictures = [memory_picture(record), loss_picture(record)]
     charts = [_operators("plain", record.plain), _operators("optimised", record.optimised)]
     return TrainingView(
-        rows=comparison_rows(record), pictures=[p for p in pictures if p is not None],
+        rows=comparison_rows(record),
+        pictures=[p for p in pictures if p is not None],
         operators=[chart for chart in charts if chart is not None],
         blocks=block_rows(record)[:SHOWN_BLOCKS],
         blocks_rest=fmt.more(len(record.checkpoints), SHOWN_BLOCKS, "block"),
         lines=remarks(record),
-    )  # fmt: skip
+    )
 
 
 def comparison_rows(record: TrainingRecord) -> list[tuple[str, str, str, str]]:
     """Figure, plain, optimised, and how they compare."""
     plain, mine = record.plain, record.optimised
     ratio = record.step_time_ratio
-    time = f"{fmt.times(ratio.median)} [{fmt.number(ratio.low)}, {fmt.number(ratio.high)}]" \
-        if ratio else "withheld"  # fmt: skip
+    time = (
+        f"{fmt.times(ratio.median)} [{fmt.number(ratio.low)}, {fmt.number(ratio.high)}]"
+        if ratio
+        else "withheld"
+    )
     rows = [
-        ("Step time (median)", fmt.milliseconds(plain.step_ms.p50),
-         fmt.milliseconds(mine.step_ms.p50), time),
-        ("Peak memory of a step", fmt.megabytes(plain.peak_memory_mb),
-         fmt.megabytes(mine.peak_memory_mb), fmt.times(record.memory_ratio)),
-        ("Peak activations of a piece", fmt.megabytes(plain.peak_activation_mb),
-         fmt.megabytes(mine.peak_activation_mb), fmt.times(record.activation_ratio)),
-        ("Resident memory of the process", fmt.megabytes(plain.resident_mb),
-         fmt.megabytes(mine.resident_mb), ""),
-        ("Samples per second", fmt.number(plain.samples_per_second),
-         fmt.number(mine.samples_per_second), ""),
-    ]  # fmt: skip
+        (
+            "Step time (median)",
+            fmt.milliseconds(plain.step_ms.p50),
+            fmt.milliseconds(mine.step_ms.p50),
+            time,
+        ),
+        (
+            "Peak memory of a step",
+            fmt.megabytes(plain.peak_memory_mb),
+            fmt.megabytes(mine.peak_memory_mb),
+            fmt.times(record.memory_ratio),
+        ),
+        (
+            "Peak activations of a piece",
+            fmt.megabytes(plain.peak_activation_mb),
+            fmt.megabytes(mine.peak_activation_mb),
+            fmt.times(record.activation_ratio),
+        ),
+        (
+            "Resident memory of the process",
+            fmt.megabytes(plain.resident_mb),
+            fmt.megabytes(mine.resident_mb),
+            "",
+        ),
+        (
+            "Samples per second",
+            fmt.number(plain.samples_per_second),
+            fmt.number(mine.samples_per_second),
+            "",
+        ),
+    ]
     if plain.tokens_per_second is not None:
-        rows.append(("Tokens per second", fmt.number(plain.tokens_per_second),
-                     fmt.number(mine.tokens_per_second), ""))  # fmt: skip
+        rows.append(
+            (
+                "Tokens per second",
+                fmt.number(plain.tokens_per_second),
+                fmt.number(mine.tokens_per_second),
+                "",
+            )
+        )
     if record.largest_batch is not None:
         one = record.largest_batch
         limit = fmt.megabytes(one.limit_mb)
-        rows.append((f"Largest batch in {limit}", f"{one.plain:,}", f"{one.optimised:,}",
-                     fmt.times(one.optimised / one.plain) if one.plain else ""))  # fmt: skip
+        rows.append(
+            (
+                f"Largest batch in {limit}",
+                f"{one.plain:,}",
+                f"{one.optimised:,}",
+                fmt.times(one.optimised / one.plain) if one.plain else "",
+            )
+        )
     if plain.waiting is not None:
-        rows.append(("Waiting for data", fmt.percent(plain.waiting), fmt.percent(mine.waiting),
-                     ""))  # fmt: skip
+        rows.append(("Waiting for data", fmt.percent(plain.waiting), fmt.percent(mine.waiting), ""))
     return rows
 
 
@@ -112,15 +147,19 @@ def remarks(record: TrainingRecord) -> list[str]:
         lines.append(f"{record.optimised.skipped} steps overflowed and were skipped.")
     if record.compile is not None:
         one = record.compile
-        lines.append(f"Compiled: {fmt.plural(one.graphs, 'graph')}, "
-                     f"{fmt.plural(one.graph_breaks, 'graph break')}, "
-                     f"{fmt.plural(one.recompilations, 'recompilation')}.")  # fmt: skip
+        lines.append(
+            f"Compiled: {fmt.plural(one.graphs, 'graph')}, "
+            f"{fmt.plural(one.graph_breaks, 'graph break')}, "
+            f"{fmt.plural(one.recompilations, 'recompilation')}."
+        )
         lines += one.reasons[:4]
     if record.distribute is not None:
         lines.append(_distributed(record))
     if record.memory_ratio > 1.02:
-        lines.append(f"The optimised step needs more memory than the plain one: "
-                     f"{fmt.times(record.memory_ratio)}.")  # fmt: skip
+        lines.append(
+            f"The optimised step needs more memory than the plain one: "
+            f"{fmt.times(record.memory_ratio)}."
+        )
     return lines + record.notes
 
 
@@ -137,25 +176,32 @@ def _waiting(record: TrainingRecord) -> str:
 def _distributed(record: TrainingRecord) -> str:
     one = record.distribute
     assert one is not None
-    reckoning = ", ".join(f"{name} {fmt.megabytes(size)}"
-                          for name, size in one.reckoning_mb.items())  # fmt: skip
+    reckoning = ", ".join(
+        f"{name} {fmt.megabytes(size)}" for name, size in one.reckoning_mb.items()
+    )
     text = f"{one.strategy.upper()} over {one.processes} processes ({reckoning})"
     if one.state_mb_by_rank and one.state_mb_of_one:
         share = max(one.state_mb_by_rank) / one.state_mb_of_one
-        text += (f"; parameters, gradients and optimizer state of a process: "
-                 f"{fmt.megabytes(max(one.state_mb_by_rank))}, {fmt.times(share)} of one "
-                 "process's")  # fmt: skip
+        text += (
+            f"; parameters, gradients and optimizer state of a process: "
+            f"{fmt.megabytes(max(one.state_mb_by_rank))}, {fmt.times(share)} of one "
+            "process's"
+        )
     return text + "."
 
 
 def block_rows(record: TrainingRecord) -> list[tuple[str, str, str, str, str]]:
     """Block, what it keeps, what computing it again costs, whether it is, and why."""
     return [
-        (one.block, fmt.megabytes(one.saved_mb) if one.saved_mb else fmt.MISSING,
-         fmt.milliseconds(one.recompute_ms) if one.recompute_ms else fmt.MISSING,
-         (one.policy or "all") if one.chosen else "kept", one.why or "")
+        (
+            one.block,
+            fmt.megabytes(one.saved_mb) if one.saved_mb else fmt.MISSING,
+            fmt.milliseconds(one.recompute_ms) if one.recompute_ms else fmt.MISSING,
+            (one.policy or "all") if one.chosen else "kept",
+            one.why or "",
+        )
         for one in record.checkpoints
-    ]  # fmt: skip
+    ]
 
 
 def memory_picture(record: TrainingRecord) -> Picture | None:
@@ -165,22 +211,30 @@ def memory_picture(record: TrainingRecord) -> Picture | None:
         return None
     end = max(curve[-1][0] for curve in curves) or 1.0
     top = max(value for curve in curves for _, value in curve) or 1.0
-    drawn = [svg.area(_binned(curve, end, top), HEIGHT, f"curve {tone}")
-             for curve, tone in zip(curves, ("baseline", "winner"), strict=True)]  # fmt: skip
+    drawn = [
+        svg.area(_binned(curve, end, top), HEIGHT, f"curve {tone}")
+        for curve, tone in zip(curves, ("baseline", "winner"), strict=True)
+    ]
     peaks = [max(value for _, value in curve) for curve in curves]
     scale = svg.Scale(0.0, end)
     picture = svg.drawing(
         f"Live memory over a step: peak {fmt.megabytes(peaks[0])} before, "
         f"{fmt.megabytes(peaks[1])} after",
-        "Memory of live tensors over the time of one step", HEIGHT, *drawn,
-    )  # fmt: skip
+        "Memory of live tensors over the time of one step",
+        HEIGHT,
+        *drawn,
+    )
     return Picture(
         "Memory over the step",
         "Live tensors, from zero to the higher peak; the step was watched by a profiler, which "
-        "slows it.", picture, axis(scale, lambda x: x + " ms", "Time"),
-        [("baseline", "plain", fmt.megabytes(peaks[0])),
-         ("winner", "optimised", fmt.megabytes(peaks[1]))],
-    )  # fmt: skip
+        "slows it.",
+        picture,
+        axis(scale, lambda x: x + " ms", "Time"),
+        [
+            ("baseline", "plain", fmt.megabytes(peaks[0])),
+            ("winner", "optimised", fmt.megabytes(peaks[1])),
+        ],
+    )
 
 
 def loss_picture(record: TrainingRecord) -> Picture | None:
@@ -198,18 +252,23 @@ def loss_picture(record: TrainingRecord) -> Picture | None:
         for curve, tone in zip(curves, ("baseline", "winner"), strict=True)
     ]
     picture = svg.drawing(
-        f"Loss over {len(curves[0])} steps", f"from {fmt.number(high)} to {fmt.number(low)}",
-        HEIGHT, *drawn,
-    )  # fmt: skip
+        f"Loss over {len(curves[0])} steps",
+        f"from {fmt.number(high)} to {fmt.number(low)}",
+        HEIGHT,
+        *drawn,
+    )
     steps = svg.Scale(1.0, float(len(curves[0])))
     return Picture(
         "Loss curves",
         f"From {fmt.number(low)} at the bottom to {fmt.number(high)} at the top; where only a thin "
-        "line in a thick one is seen, both are the same.", picture,
+        "line in a thick one is seen, both are the same.",
+        picture,
         axis(steps, str, "Step"),
-        [("baseline", "plain", f"ends at {fmt.number(curves[0][-1], 4)}"),
-         ("winner", "optimised", f"ends at {fmt.number(curves[1][-1], 4)}")],
-    )  # fmt: skip
+        [
+            ("baseline", "plain", f"ends at {fmt.number(curves[0][-1], 4)}"),
+            ("winner", "optimised", f"ends at {fmt.number(curves[1][-1], 4)}"),
+        ],
+    )
 
 
 def _operators(name: str, figures: StepFigures) -> Chart | None:
@@ -217,11 +276,20 @@ def _operators(name: str, figures: StepFigures) -> Chart | None:
         return None
     parts = {one.name: one.ms for one in figures.operators[:SHOWN_OPERATORS]}
     whole = max(parts.values())
-    chart = share_chart(f"Top operators, {name}", "Own time in one step.", parts,
-                        fmt.milliseconds, whole)  # fmt: skip
-    rows = [Row(row.key, row.name, row.tone, row.plot, row.value,
-                f"{fmt.percent(one.share, 2)}, {one.calls:,} calls")
-            for row, one in zip(chart.rows, figures.operators, strict=False)]  # fmt: skip
+    chart = share_chart(
+        f"Top operators, {name}", "Own time in one step.", parts, fmt.milliseconds, whole
+    )
+    rows = [
+        Row(
+            row.key,
+            row.name,
+            row.tone,
+            row.plot,
+            row.value,
+            f"{fmt.percent(one.share, 2)}, {one.calls:,} calls",
+        )
+        for row, one in zip(chart.rows, figures.operators, strict=False)
+    ]
     return Chart(chart.title, chart.caption, rows)
 
 

@@ -102,15 +102,24 @@ def _view(
     return StepView(
         name=step.pass_,
         options=", ".join(f"{key}: {value}" for key, value in step.options.items()),
-        form=step.form, effect=step.effect, marks=marks, sites=_sites(step.sites),
-        skipped=reasons, skipped_rest=rest, size=_size_bar(step, before, largest),
+        form=step.form,
+        effect=step.effect,
+        marks=marks,
+        sites=_sites(step.sites),
+        skipped=reasons,
+        skipped_rest=rest,
+        size=_size_bar(step, before, largest),
         size_text=_size_text(step.size_bytes, before),
         parameters=_parameters(step.parameters, parameters),
-        error="" if error is None else f"cosine {fmt.trimmed(error.cosine_min, 7)}, "
+        error=""
+        if error is None
+        else f"cosine {fmt.trimmed(error.cosine_min, 7)}, "
         f"relative {fmt.trimmed(error.relative, 2)}",
-        error_note="; ".join(extra), time=fmt.seconds(step.seconds),
-        notes=notes[:SHOWN_NOTES], notes_rest=fmt.more(len(notes), SHOWN_NOTES, "note"),
-    )  # fmt: skip
+        error_note="; ".join(extra),
+        time=fmt.seconds(step.seconds),
+        notes=notes[:SHOWN_NOTES],
+        notes_rest=fmt.more(len(notes), SHOWN_NOTES, "note"),
+    )
 
 
 def _sites(sites: SitesRecord | None) -> str:

@@ -20,8 +20,26 @@ from megacompile.spec.models import (
 from megacompile.spec.training import SGD, Adam, AdamW, Optimizer, Train
 
 __all__ = [
-    "SGD", "Adam", "AdamW", "Benchmark", "Budget", "ConstantInput", "DictInput", "Dim",
-    "Evaluation", "Item", "Loaded", "ModelSource", "Optimizer", "Sampled", "Spec", "Target",
-    "TensorInput", "Train", "TupleInput", "Variant",
-    "load_spec", "load_spec_data",
-]  # fmt: skip
+    "SGD",
+    "Adam",
+    "AdamW",
+    "Benchmark",
+    "Budget",
+    "ConstantInput",
+    "DictInput",
+    "Dim",
+    "Evaluation",
+    "Item",
+    "Loaded",
+    "ModelSource",
+    "Optimizer",
+    "Sampled",
+    "Spec",
+    "Target",
+    "TensorInput",
+    "Train",
+    "TupleInput",
+    "Variant",
+    "load_spec",
+    "load_spec_data",
+]

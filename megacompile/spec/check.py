@@ -26,9 +26,11 @@ def cross_check(
     if dims is not None:
         for name in dims:
             if not DIM_NAME.match(name):
-                yield SpecError(what=f"dim name '{name}' is not a plain identifier",
-                                where=document.where(("dims", name), key=True),
-                                remedy="use letters, digits and _")  # fmt: skip
+                yield SpecError(
+                    what=f"dim name '{name}' is not a plain identifier",
+                    where=document.where(("dims", name), key=True),
+                    remedy="use letters, digits and _",
+                )
     if inputs is not None:
         yield from _inputs(document, inputs, whole="inputs" not in partial)
     if dims is not None and inputs is not None:
@@ -43,10 +45,13 @@ def cross_check(
     if sections.get("budget") is not None and "data" in sections:
         budget, data = sections["budget"], sections["data"]
         if budget.metric_drop is not None and (data is None or data.evaluation is None):
-            yield SpecError(what="budget.metric_drop needs a metric",
-                            where=document.where(("budget", "metric_drop"), key=True),
-                            expected="data.evaluation with an `evaluate` hook", got="none",
-                            remedy="add data.evaluation or drop metric_drop")  # fmt: skip
+            yield SpecError(
+                what="budget.metric_drop needs a metric",
+                where=document.where(("budget", "metric_drop"), key=True),
+                expected="data.evaluation with an `evaluate` hook",
+                got="none",
+                remedy="add data.evaluation or drop metric_drop",
+            )
     if sections.get("workload") is not None:
         yield from check_workload(document, sections)
 
@@ -56,8 +61,11 @@ def _inputs(document: Document, inputs: dict[str, Any], whole: bool) -> Iterator
     for name, tensor in leaves(inputs):
         path = _leaf_path(name, inputs)
         if name in seen:
-            yield SpecError(what=f"input name '{name}' stands for two tensors",
-                            where=document.where(path), remedy="rename one")  # fmt: skip
+            yield SpecError(
+                what=f"input name '{name}' stands for two tensors",
+                where=document.where(path),
+                remedy="rename one",
+            )
         seen.add(name)
         bits = INTEGERS.get(tensor.dtype)
         if tensor.range is None or bits is None:
@@ -65,13 +73,18 @@ def _inputs(document: Document, inputs: dict[str, Any], whole: bool) -> Iterator
         low, high = tensor.range
         least = 0 if tensor.dtype in ("uint8", "bool") else -(2**bits)
         if low < least or high > 2**bits - 1 or low != int(low) or high != int(high):
-            yield SpecError(what=f"range of input '{name}' is not one of {tensor.dtype} values",
-                            where=document.where((*path, "range")),
-                            expected=f"integers from {least} to {2**bits - 1}",
-                            got=f"[{low:g}, {high:g}]")  # fmt: skip
+            yield SpecError(
+                what=f"range of input '{name}' is not one of {tensor.dtype} values",
+                where=document.where((*path, "range")),
+                expected=f"integers from {least} to {2**bits - 1}",
+                got=f"[{low:g}, {high:g}]",
+            )
     if not seen and whole:
-        yield SpecError(what="no input is a tensor", where=document.where(("inputs",), key=True),
-                        remedy="give at least one input with a shape")  # fmt: skip
+        yield SpecError(
+            what="no input is a tensor",
+            where=document.where(("inputs",), key=True),
+            remedy="give at least one input with a shape",
+        )
 
 
 def _leaf_path(name: str, inputs: dict[str, Any]) -> Path:
@@ -99,9 +112,11 @@ def _dims(document: Document, dims: dict[str, Any], whole: bool) -> Iterator[Spe
             )
     for name in dims:
         if name not in used and whole:
-            yield SpecError(what=f"dim '{name}' is declared but no input uses it",
-                            where=document.where(("dims", name), key=True),
-                            remedy=did_you_mean(name, used) or "remove it")  # fmt: skip
+            yield SpecError(
+                what=f"dim '{name}' is declared but no input uses it",
+                where=document.where(("dims", name), key=True),
+                remedy=did_you_mean(name, used) or "remove it",
+            )
 
 
 def _sizes(data: Any, path: Path) -> Iterator[tuple[Path, str]]:
@@ -124,13 +139,18 @@ def _points(document: Document, dims: dict[str, Any], benchmark: Any) -> Iterato
         for name, size in point.items():
             path = ("benchmark", "points", index, name)
             if name not in dims:
-                yield SpecError(what=f"unknown dim '{name}'", where=document.where(path, key=True),
-                                remedy=did_you_mean(name, dims))  # fmt: skip
+                yield SpecError(
+                    what=f"unknown dim '{name}'",
+                    where=document.where(path, key=True),
+                    remedy=did_you_mean(name, dims),
+                )
             elif dims[name] is not None and not dims[name].min <= size <= dims[name].max:
-                yield SpecError(what=f"dim '{name}' is outside its declared range",
-                                where=document.where(path),
-                                expected=f"{dims[name].min} to {dims[name].max}",
-                                got=str(size))  # fmt: skip
+                yield SpecError(
+                    what=f"dim '{name}' is outside its declared range",
+                    where=document.where(path),
+                    expected=f"{dims[name].min} to {dims[name].max}",
+                    got=str(size),
+                )
 
 
 def _batches(
@@ -148,21 +168,28 @@ def _batches(
         largest = dim.max if dim is not None else first if isinstance(first, int) else None
         for key, size in wanted:
             if largest is not None and size > largest:
-                yield SpecError(what=f"{key} {size} is beyond what input '{name}' takes",
-                                where=document.where(("deploy", "triton", key)),
-                                expected=f"at most {largest}, the most of its first axis",
-                                got=str(size),
-                                remedy="lower it, or raise the dim's max")  # fmt: skip
+                yield SpecError(
+                    what=f"{key} {size} is beyond what input '{name}' takes",
+                    where=document.where(("deploy", "triton", key)),
+                    expected=f"at most {largest}, the most of its first axis",
+                    got=str(size),
+                    remedy="lower it, or raise the dim's max",
+                )
                 return
 
 
 def _backends(document: Document, variants: dict[str, Any], common: Any) -> Iterator[SpecError]:
     if not variants and not common:
-        yield SpecError(what="no backend is named", where=document.where(()),
-                        expected="`backends: [...]`, or `variants` with backends",
-                        remedy="`megacompile backends` lists them")  # fmt: skip
+        yield SpecError(
+            what="no backend is named",
+            where=document.where(()),
+            expected="`backends: [...]`, or `variants` with backends",
+            remedy="`megacompile backends` lists them",
+        )
     for name, variant in variants.items():
         if not variant.backends and not common:
-            yield SpecError(what=f"variant '{name}' names no backend",
-                            where=document.where(("variants", name), key=True),
-                            remedy="add `backends: [...]` there or to the spec")  # fmt: skip
+            yield SpecError(
+                what=f"variant '{name}' names no backend",
+                where=document.where(("variants", name), key=True),
+                remedy="add `backends: [...]` there or to the spec",
+            )

@@ -9,9 +9,18 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 Count = Annotated[int, Field(ge=1)]
 Size = Annotated[int, Field(ge=-1)]
 ServedDType = Literal[
-    "string", "float64", "float32", "float16", "bfloat16",
-    "int64", "int32", "int16", "int8", "uint8", "bool",
-]  # fmt: skip
+    "string",
+    "float64",
+    "float32",
+    "float16",
+    "bfloat16",
+    "int64",
+    "int32",
+    "int16",
+    "int8",
+    "uint8",
+    "bool",
+]
 
 
 class _Part(BaseModel):
@@ -63,13 +72,15 @@ class Triton(_Part):
     """A model repository of NVIDIA's Triton Inference Server."""
 
     model_name: str | None = Field(
-        None, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$",
+        None,
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$",
         description="what clients call; default: the spec's name",
-    )  # fmt: skip
+    )
     platform: Literal["python", "native"] = Field(
-        "python", description="python: our runner, which answers like the bundle on every server; "
-        "native: the server's own backend for this kind of engine"
-    )  # fmt: skip
+        "python",
+        description="python: our runner, which answers like the bundle on every server; "
+        "native: the server's own backend for this kind of engine",
+    )
     max_batch_size: Literal["auto"] | Annotated[int, Field(ge=0)] = Field(
         "auto", description="auto: the batch dim's max, 0 without one; 0 turns batching off"
     )

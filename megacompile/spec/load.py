@@ -47,11 +47,16 @@ def load_spec(path: Path) -> Loaded:
         near = did_you_mean(path.name, [p.name for p in path.parent.glob("*.y*ml")])
         raise SpecError(what="no such spec file", where=str(path), remedy=near) from error
     except UnicodeDecodeError as error:
-        raise SpecError(what="not a text file in UTF-8", where=str(path),
-                        remedy="save the spec as UTF-8 text") from error  # fmt: skip
+        raise SpecError(
+            what="not a text file in UTF-8", where=str(path), remedy="save the spec as UTF-8 text"
+        ) from error
     except OSError as error:
-        raise SpecError(what="the spec can't be read", where=str(path), cause=error.strerror,
-                        remedy="name a readable file") from error  # fmt: skip
+        raise SpecError(
+            what="the spec can't be read",
+            where=str(path),
+            cause=error.strerror,
+            remedy="name a readable file",
+        ) from error
     document = parse(text, str(path))
     return _validate(document, path.parent.resolve())
 
@@ -68,20 +73,34 @@ def _validate(document: Document, base: Path) -> Loaded:
     if problems and data is None:
         return loaded
     if not isinstance(data, dict):
-        problems.append(SpecError(what="a spec is a mapping of keys to values",
-                                  where=document.where(()), got=type(data).__name__))  # fmt: skip
+        problems.append(
+            SpecError(
+                what="a spec is a mapping of keys to values",
+                where=document.where(()),
+                got=type(data).__name__,
+            )
+        )
         return loaded
     fields = Spec.model_fields
     for key in data:
         if key not in fields:
-            problems.append(SpecError(what=f"unknown key '{key}'",
-                                      where=document.where((key,), key=True),
-                                      remedy=did_you_mean(key, fields)))  # fmt: skip
+            problems.append(
+                SpecError(
+                    what=f"unknown key '{key}'",
+                    where=document.where((key,), key=True),
+                    remedy=did_you_mean(key, fields),
+                )
+            )
     for name, info in fields.items():
         if name not in data:
             if info.is_required():
-                problems.append(SpecError(what=f"'{name}' is missing", where=document.where(()),
-                                          expected=f"a key '{name}'"))  # fmt: skip
+                problems.append(
+                    SpecError(
+                        what=f"'{name}' is missing",
+                        where=document.where(()),
+                        expected=f"a key '{name}'",
+                    )
+                )
             else:
                 loaded.sections[name] = info.get_default(call_default_factory=True)
             continue
@@ -141,18 +160,27 @@ def translate(
         key = str(path[-1]) if path else ""
         if item["type"] == "extra_forbidden":
             known = _known_keys(owner, (*prefix, *item["loc"])[:-1])
-            found = SpecError(what=f"unknown key '{key}'", where=document.where(path, key=True),
-                              remedy=did_you_mean(key, known))  # fmt: skip
+            found = SpecError(
+                what=f"unknown key '{key}'",
+                where=document.where(path, key=True),
+                remedy=did_you_mean(key, known),
+            )
         elif item["type"] == "missing":
-            found = SpecError(what=f"'{key}' is missing", where=document.where(path[:-1], key=True),
-                              expected=f"a key '{key}'")  # fmt: skip
+            found = SpecError(
+                what=f"'{key}' is missing",
+                where=document.where(path[:-1], key=True),
+                expected=f"a key '{key}'",
+            )
         else:
             message = item["msg"].removeprefix("Value error, ")
             message = message[:1].lower() + message[1:]
             got = item.get("input")
             short = repr(got) if not isinstance(got, (dict, list)) else None
-            found = SpecError(what=message, where=document.where(path),
-                              got=short if short and short not in message else None)  # fmt: skip
+            found = SpecError(
+                what=message,
+                where=document.where(path),
+                got=short if short and short not in message else None,
+            )
         earlier = by_path.get(path)
         if earlier is None:
             by_path[path] = found
@@ -182,8 +210,11 @@ def _known_keys(owner: type[BaseModel] | None, location: tuple[Any, ...]) -> lis
         return []
     models: list[type[BaseModel]] = [owner]
     for part in location:
-        named = [m.model_fields[part].annotation for m in models
-                 if isinstance(part, str) and part in m.model_fields]  # fmt: skip
+        named = [
+            m.model_fields[part].annotation
+            for m in models
+            if isinstance(part, str) and part in m.model_fields
+        ]
         if named:
             models = _models_in(named[0])
     return [key for model in models for key in model.model_fields]

@@ -21,19 +21,33 @@ from megacompile.spec.deploy import Deploy
 from megacompile.spec.training import Train
 
 DType = Literal[
-    "float64", "float32", "float16", "bfloat16",
-    "int64", "int32", "int16", "int8", "uint8", "bool",
-]  # fmt: skip
+    "float64",
+    "float32",
+    "float16",
+    "bfloat16",
+    "int64",
+    "int32",
+    "int16",
+    "int8",
+    "uint8",
+    "bool",
+]
 Name = Annotated[
     str,
-    Field(pattern=r"^[A-Za-z_][A-Za-z0-9_.:/-]*$", max_length=200,
-          description="a name: letters, digits, _ . : / -"),
-]  # fmt: skip
+    Field(
+        pattern=r"^[A-Za-z_][A-Za-z0-9_.:/-]*$",
+        max_length=200,
+        description="a name: letters, digits, _ . : / -",
+    ),
+]
 FileName = Annotated[
     str,
-    Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100,
-          description="a name that becomes a folder: letters, digits, . _ -"),
-]  # fmt: skip
+    Field(
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$",
+        max_length=100,
+        description="a name that becomes a folder: letters, digits, . _ -",
+    ),
+]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Fraction = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 
@@ -47,11 +61,17 @@ class Part(BaseModel):
 class ModelSource(Part):
     """Where the model comes from: exactly one of the four."""
 
-    python: str | None = Field(None, description="FILE.py:CALLABLE beside the spec, or "
-                               "package.module:CALLABLE; called without arguments it returns "
-                               "a torch.nn.Module")  # fmt: skip
-    onnx: str | None = Field(None, description="an ONNX file beside the spec, or "
-                             "package:NAME/path inside an installed Python package")  # fmt: skip
+    python: str | None = Field(
+        None,
+        description="FILE.py:CALLABLE beside the spec, or "
+        "package.module:CALLABLE; called without arguments it returns "
+        "a torch.nn.Module",
+    )
+    onnx: str | None = Field(
+        None,
+        description="an ONNX file beside the spec, or "
+        "package:NAME/path inside an installed Python package",
+    )
     exported: str | None = Field(None, description="a torch.export archive (.pt2)")
     torchscript: str | None = Field(None, description="a TorchScript file (.pt)")
 
@@ -175,7 +195,7 @@ AnyInput = Annotated[
 Arch = Annotated[
     str,
     Field(pattern=r"^sm_[1-9][0-9]{1,2}$", description="a compute capability, e.g. sm_89"),
-]  # fmt: skip
+]
 
 
 class Target(Part):
@@ -187,9 +207,10 @@ class Target(Part):
         None, description="cpu: instruction sets the artifact may need; default: this host's"
     )
     arch: list[Arch] | None = Field(
-        None, min_length=1, description="cuda: compute capabilities the engine must run on; "
-        "default: this host's GPU"
-    )  # fmt: skip
+        None,
+        min_length=1,
+        description="cuda: compute capabilities the engine must run on; default: this host's GPU",
+    )
 
     @model_validator(mode="after")
     def _of_the_device(self) -> Target:
@@ -264,9 +285,10 @@ class Budget(Part):
     )
     size_mb: Positive | None = Field(None, description="largest bundle, in 10^6 bytes")
     speedup: Positive | None = Field(
-        None, description="least speed-up over the first baseline at the first point "
-        "(lower end of its interval)"
-    )  # fmt: skip
+        None,
+        description="least speed-up over the first baseline at the first point "
+        "(lower end of its interval)",
+    )
     latency_ms: Positive | None = Field(None, description="largest median at the first point")
     peak_memory_mb: Positive | None = Field(None, description="largest memory of the process")
     peak_memory: Positive | None = Field(
@@ -282,9 +304,10 @@ class Budget(Part):
 
 class Benchmark(Part):
     baselines: list[str] | None = Field(
-        None, description="eager, torch.compile, or a backend on the unchanged model; the first "
-        "is what speed-ups are quoted against"
-    )  # fmt: skip
+        None,
+        description="eager, torch.compile, or a backend on the unchanged model; the first "
+        "is what speed-ups are quoted against",
+    )
     points: list[dict[Name, Annotated[int, Field(ge=1)]]] | None = Field(
         None, description="sizes to measure at; default: the typical ones"
     )

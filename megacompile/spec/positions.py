@@ -117,8 +117,13 @@ def parse(text: str, name: str) -> Document:
         ) from error
     document = Document(name=name, data=None)
     if node is None:
-        document.problems.append(SpecError(what="the file is empty", where=f"{name}:1:1",
-                                           remedy="`megacompile init` writes a spec"))  # fmt: skip
+        document.problems.append(
+            SpecError(
+                what="the file is empty",
+                where=f"{name}:1:1",
+                remedy="`megacompile init` writes a spec",
+            )
+        )
         return document
     document.data = _Builder(document).build(node)
     return document
@@ -158,8 +163,11 @@ class _Builder:
         try:
             value = self.loader.construct_object(node)
         except (yaml.YAMLError, ValueError, OverflowError):
-            self.problem(node, f"a value of type {node.tag} is not allowed here",
-                         "write a plain string, number, list or mapping")  # fmt: skip
+            self.problem(
+                node,
+                f"a value of type {node.tag} is not allowed here",
+                "write a plain string, number, list or mapping",
+            )
             return None
         if not isinstance(value, (str, int, float, bool, type(None))):
             return str(node.value)  # e.g. a YAML timestamp: a spec has none

@@ -72,8 +72,10 @@ class Optimizer(_Part):
     def _one(self) -> Optimizer:
         given = [name for name in ("adamw", "adam", "sgd") if getattr(self, name) is not None]
         if len(given) != 1:
-            raise ValueError("exactly one of adamw, adam, sgd is needed; "
-                             + (f"got {', '.join(given)}" if given else "got none"))  # fmt: skip
+            raise ValueError(
+                "exactly one of adamw, adam, sgd is needed; "
+                + (f"got {', '.join(given)}" if given else "got none")
+            )
         return self
 
     @model_serializer

@@ -39,8 +39,9 @@ class Batches:
     `device` that is a GPU batches lie in pinned memory.
     """
 
-    def __init__(self, train: Train, base: Path, seed: int, size: int | None = None,
-                 device: str = "cpu") -> None:  # fmt: skip
+    def __init__(
+        self, train: Train, base: Path, seed: int, size: int | None = None, device: str = "cpu"
+    ) -> None:
         self.train, self.base, self.seed = train, base, seed
         self.size = size or train.batch_size
         self.label = f"train.batches '{train.batches}'"
@@ -68,19 +69,23 @@ class Batches:
     def remedy(self) -> str:
         """What to do when a step waits for data."""
         if not self.numbered:
-            return ("return a Dataset and load it with `workers`, or write it once with "
-                    "`megacompile write-lmdb`")  # fmt: skip
+            return (
+                "return a Dataset and load it with `workers`, or write it once with "
+                "`megacompile write-lmdb`"
+            )
         if self.train.preload:
             return f"load it with more than {self.train.workers} `workers`"
         if not self.train.workers:
             return "load it with `workers: 2` or more, or `preload: true` if it fits in memory"
-        return (f"load it with more than {self.train.workers} `workers`, `preload: true` if it "
-                "fits in memory, or write it once, decoded, with `megacompile write-lmdb`"
-                )  # fmt: skip
+        return (
+            f"load it with more than {self.train.workers} `workers`, `preload: true` if it "
+            "fits in memory, or write it once, decoded, with `megacompile write-lmdb`"
+        )
 
     def _stream(self) -> Iterator[Batch]:
-        source = self._kept or open_source(self.train.batches, self.base, self.label,
-                                           self.train.preload)  # fmt: skip
+        source = self._kept or open_source(
+            self.train.batches, self.base, self.label, self.train.preload
+        )
         self.numbered = self._kept is not None or is_numbered(source)
         if not self.numbered:
             self._check_options()
@@ -91,20 +96,24 @@ class Batches:
         if self.train.preload and self._kept is None:
             with drawn(self.seed):
                 self._kept = source = [source[index] for index in range(len(source))]
-        yield from endless_batches(source, self.size, self.seed, self.label, self.train.workers,
-                                   self._pin)  # fmt: skip
+        yield from endless_batches(
+            source, self.size, self.seed, self.label, self.train.workers, self._pin
+        )
 
     def _check_options(self) -> None:
         """A stream can't be shared out: each worker would give all of its samples."""
         if self.train.workers == 0 and not self.train.preload:
             return
         option = "workers" if self.train.workers > 0 else "preload"
-        raise DataError(what=f"`{option}` needs a Dataset", where=f"train.{option}",
-                        expected="a torch.utils.data.Dataset with a length and numbered samples, "
-                        "npz:, lmdb: or arrays:", got=f"{self.label} gives a stream",
-                        remedy=f"return a Dataset, write the stream to LMDB with `megacompile "
-                        f"write-lmdb {self.train.batches} OUT`, or leave `{option}` out",
-                        )  # fmt: skip
+        raise DataError(
+            what=f"`{option}` needs a Dataset",
+            where=f"train.{option}",
+            expected="a torch.utils.data.Dataset with a length and numbered samples, "
+            "npz:, lmdb: or arrays:",
+            got=f"{self.label} gives a stream",
+            remedy=f"return a Dataset, write the stream to LMDB with `megacompile "
+            f"write-lmdb {self.train.batches} OUT`, or leave `{option}` out",
+        )
 
     def _pieces(self, source: Any) -> Iterator[Batch]:
         """Pieces of any number of samples, epoch after epoch."""
@@ -116,8 +125,11 @@ class Batches:
                 empty = False
                 yield piece
             if empty:
-                raise self._empty("it can be read only once: give a function that returns a new "
-                                  "one" if epoch else None)  # fmt: skip
+                raise self._empty(
+                    "it can be read only once: give a function that returns a new one"
+                    if epoch
+                    else None
+                )
 
     def _epoch(self, source: Any, seed: int) -> Iterator[Batch]:
         with drawn(seed):
@@ -136,8 +148,12 @@ class Batches:
             yield piece
 
     def _empty(self, remedy: str | None = None) -> DataError:
-        return DataError(what=f"{self.label} is empty", where="train.batches",
-                         expected="at least one sample", remedy=remedy)  # fmt: skip
+        return DataError(
+            what=f"{self.label} is empty",
+            where="train.batches",
+            expected="at least one sample",
+            remedy=remedy,
+        )
 
 
 def piece_of(piece: Any, label: str) -> Batch:
@@ -147,9 +163,12 @@ def piece_of(piece: Any, label: str) -> Batch:
         DataError: no dict, an entry without samples, or entries that differ in their number.
     """
     if not isinstance(piece, Mapping) or not piece:
-        raise DataError(what=f"{label} is no dict", where="train.batches",
-                        expected="{name: array}, the first axis counting samples",
-                        got=type(piece).__name__)  # fmt: skip
+        raise DataError(
+            what=f"{label} is no dict",
+            where="train.batches",
+            expected="{name: array}, the first axis counting samples",
+            got=type(piece).__name__,
+        )
     batch = {str(name): tensor_of(value, f"'{name}' in {label}") for name, value in piece.items()}
     check_rows(batch, label)
     return batch
@@ -170,9 +189,11 @@ def _joined(pieces: Iterator[Batch], size: int, label: str) -> Iterator[Batch]:
         waiting.append(piece)
         rows += rows_of(piece)
         while rows >= size:
-            whole = waiting[0] if len(waiting) == 1 else {
-                name: torch.cat([one[name] for one in waiting]) for name in waiting[0]
-            }  # fmt: skip
+            whole = (
+                waiting[0]
+                if len(waiting) == 1
+                else {name: torch.cat([one[name] for one in waiting]) for name in waiting[0]}
+            )
             # A copy: a batch must not keep all the data in memory, nor write into it.
             yield {name: tensor[:size].clone() for name, tensor in whole.items()}
             rows -= size
@@ -187,20 +208,28 @@ def _check_alike(
     Sizes beside the samples may differ from batch to batch, but not within one.
     """
     if set(piece) != set(kinds):
-        raise DataError(what=f"{label} changes its names", where="train.batches",
-                        expected=", ".join(kinds), got=", ".join(piece))  # fmt: skip
+        raise DataError(
+            what=f"{label} changes its names",
+            where="train.batches",
+            expected=", ".join(kinds),
+            got=", ".join(piece),
+        )
     for name, tensor in piece.items():
         if tensor.dtype != kinds[name]:
-            raise DataError(what=f"{label} changes the dtype of '{name}'", where="train.batches",
-                            expected=f"{kinds[name]} as in the first piece",
-                            got=str(tensor.dtype))  # fmt: skip
+            raise DataError(
+                what=f"{label} changes the dtype of '{name}'",
+                where="train.batches",
+                expected=f"{kinds[name]} as in the first piece",
+                got=str(tensor.dtype),
+            )
         if waiting and tensor.shape[1:] != waiting[0][name].shape[1:]:
-            raise DataError(what=f"{label} changes the shape of '{name}' within a batch",
-                            where="train.batches",
-                            expected=f"samples of shape {list(waiting[0][name].shape[1:])}",
-                            got=str(list(tensor.shape[1:])),
-                            remedy="pad them, or give whole batches of batch_size samples",
-                            )  # fmt: skip
+            raise DataError(
+                what=f"{label} changes the shape of '{name}' within a batch",
+                where="train.batches",
+                expected=f"samples of shape {list(waiting[0][name].shape[1:])}",
+                got=str(list(tensor.shape[1:])),
+                remedy="pad them, or give whole batches of batch_size samples",
+            )
 
 
 def rows_of(batch: Mapping[str, torch.Tensor]) -> int:
@@ -216,12 +245,17 @@ def split(batch: Mapping[str, torch.Tensor], pieces: int) -> list[Batch]:
     """
     rows = rows_of(batch)
     if rows % pieces:
-        raise DataError(what="a batch does not divide by the accumulation",
-                        where="train.accumulate", expected=f"a multiple of {pieces} samples",
-                        got=f"{rows} samples")  # fmt: skip
+        raise DataError(
+            what="a batch does not divide by the accumulation",
+            where="train.accumulate",
+            expected=f"a multiple of {pieces} samples",
+            got=f"{rows} samples",
+        )
     part = rows // pieces
-    return [{name: tensor[at * part : (at + 1) * part] for name, tensor in batch.items()}
-            for at in range(pieces)]  # fmt: skip
+    return [
+        {name: tensor[at * part : (at + 1) * part] for name, tensor in batch.items()}
+        for at in range(pieces)
+    ]
 
 
 def to_device(batch: Mapping[str, torch.Tensor], device: str) -> Batch:

@@ -38,8 +38,10 @@ def apply_checkpoints(
     seen: dict[int, str] = {}
     for one in checkpoints:
         if one.module not in known:
-            raise ModelError(what=f"a checkpoint names '{one.module}', which is no module",
-                             remedy=did_you_mean(one.module, known))  # fmt: skip
+            raise ModelError(
+                what=f"a checkpoint names '{one.module}', which is no module",
+                remedy=did_you_mean(one.module, known),
+            )
         target = known[one.module]
         if id(target) in seen:
             continue  # one module under two names: it is wrapped already

@@ -56,8 +56,12 @@ class Checkpoints:
         try:
             temporary.mkdir(parents=True)
             write_tensors(tensors, temporary / TENSORS)
-            record = {"number": number, "key": self.key, "state": plain,
-                      "sha256": file_sha256(temporary / TENSORS)}  # fmt: skip
+            record = {
+                "number": number,
+                "key": self.key,
+                "state": plain,
+                "sha256": file_sha256(temporary / TENSORS),
+            }
             text = json.dumps(record)
             (temporary / REST).write_text(json.dumps({"hash": _hash(text), "record": text}))
             shutil.rmtree(target, ignore_errors=True)
@@ -90,9 +94,12 @@ class Checkpoints:
             note = f"{', '.join(damaged)} damaged: {folder.name} is used" if damaged else None
             return Found(number, state, folder, note)
         if damaged:
-            raise ModelError(what="every checkpoint of this run is damaged", where=str(self.folder),
-                             got=", ".join(damaged), remedy="remove the folder to start over",
-                             )  # fmt: skip
+            raise ModelError(
+                what="every checkpoint of this run is damaged",
+                where=str(self.folder),
+                got=", ".join(damaged),
+                remedy="remove the folder to start over",
+            )
         return None
 
     def clear(self) -> None:
@@ -145,16 +152,22 @@ def _take_apart(value: Any, tensors: dict[str, torch.Tensor]) -> Any:
         tensors[name] = value.detach().cpu().contiguous().clone()
         return {"tensor": name}
     if isinstance(value, Mapping):
-        return {"items": [[key if isinstance(key, (str, int)) else str(key),
-                           _take_apart(one, tensors)] for key, one in value.items()]}  # fmt: skip
+        return {
+            "items": [
+                [key if isinstance(key, (str, int)) else str(key), _take_apart(one, tensors)]
+                for key, one in value.items()
+            ]
+        }
     if isinstance(value, (list, tuple)):
         kind = "tuple" if isinstance(value, tuple) else "list"
         return {kind: [_take_apart(one, tensors) for one in value]}
     if value is None or isinstance(value, (bool, int, float, str)):
         return {"value": value}
-    raise ModelError(what=f"a {type(value).__name__} can't be kept in a checkpoint",
-                     expected="tensors, numbers, strings, None, and lists and dicts of them",
-                     audience="megacompile")  # fmt: skip
+    raise ModelError(
+        what=f"a {type(value).__name__} can't be kept in a checkpoint",
+        expected="tensors, numbers, strings, None, and lists and dicts of them",
+        audience="megacompile",
+    )
 
 
 def _put_together(value: Any, tensors: Mapping[str, torch.Tensor]) -> Any:

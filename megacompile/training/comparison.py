@@ -63,8 +63,9 @@ def trace(step: TrainingStep, batches: Iterable[Batch], steps: int) -> Trace:
 
 
 def _parameters(step: TrainingStep) -> Tensors:
-    return {name: _whole(one).detach().float().cpu().clone()
-            for name, one in step.parameters().items()}  # fmt: skip
+    return {
+        name: _whole(one).detach().float().cpu().clone() for name, one in step.parameters().items()
+    }
 
 
 def _whole(tensor: torch.Tensor) -> torch.Tensor:
@@ -79,15 +80,25 @@ def check_finite(plain: Trace) -> None:
         ModelError: it diverges: its losses or parameters are not finite.
     """
     number = next((n for n, loss in enumerate(plain.losses, 1) if not math.isfinite(loss)), None)
-    broken = [name for name, value in {**plain.one, **plain.many}.items()
-              if not bool(value.isfinite().all())]  # fmt: skip
+    broken = [
+        name
+        for name, value in {**plain.one, **plain.many}.items()
+        if not bool(value.isfinite().all())
+    ]
     if number is None and not broken:
         return
-    got = f"loss {plain.losses[number - 1]} at step {number}" if number is not None else (
-        f"parameter '{broken[0]}' is not finite after {_steps(plain.steps)}")  # fmt: skip
-    raise ModelError(what="the plain step diverges", where="train", got=got,
-                     expected=f"finite losses and parameters over {_steps(plain.steps)}",
-                     remedy="lower the learning rate, or set clip_norm")  # fmt: skip
+    got = (
+        f"loss {plain.losses[number - 1]} at step {number}"
+        if number is not None
+        else (f"parameter '{broken[0]}' is not finite after {_steps(plain.steps)}")
+    )
+    raise ModelError(
+        what="the plain step diverges",
+        where="train",
+        got=got,
+        expected=f"finite losses and parameters over {_steps(plain.steps)}",
+        remedy="lower the learning rate, or set clip_norm",
+    )
 
 
 def compare_traces(plain: Trace, other: Trace) -> StepError:
@@ -113,12 +124,17 @@ def compare_traces(plain: Trace, other: Trace) -> StepError:
         shown = ", ".join(noisy[:3]) + (", …" if len(noisy) > 3 else "")
         note = f"{len(noisy)} gradients are rounding noise and are not compared: {shown}"
     return StepError(
-        loss=_relative(plain.losses[0], other.losses[0]), cosine_min=cosine, worst=worst,
-        relative_max=relative, relative_worst=relative_worst,
+        loss=_relative(plain.losses[0], other.losses[0]),
+        cosine_min=cosine,
+        worst=worst,
+        relative_max=relative,
+        relative_worst=relative_worst,
         after_one=_distance(plain.start, plain.one, other.one),
         after_many=_distance(plain.start, plain.many, other.many) if plain.many else None,
-        many=plain.steps if plain.many else None, parameters=len(plain.gradients), note=note,
-    )  # fmt: skip
+        many=plain.steps if plain.many else None,
+        parameters=len(plain.gradients),
+        note=note,
+    )
 
 
 def broken_step(found: StepError, effect: Effect, dtype: str) -> str | None:
@@ -133,19 +149,27 @@ def broken_step(found: StepError, effect: Effect, dtype: str) -> str | None:
     if effect is Effect.NUMERIC:
         least = COSINE_OF.get(dtype, 0.98)
         if found.cosine_min < least:
-            return (f"the gradient of '{found.worst}' has a cosine of {found.cosine_min:.5f} to "
-                    f"the plain step's, below {least} for {dtype}")  # fmt: skip
+            return (
+                f"the gradient of '{found.worst}' has a cosine of {found.cosine_min:.5f} to "
+                f"the plain step's, below {least} for {dtype}"
+            )
         return None
     if found.loss > EXACT_LOSS:
         return f"the loss differs by {found.loss:.2g} of the plain step's"
     if found.relative_max > EXACT_GRADIENT:
-        return (f"the gradient of '{found.relative_worst}' differs by {found.relative_max:.2g} of "
-                "its norm")  # fmt: skip
-    for steps, distance, allowed in ((1, found.after_one, EXACT_ONE),
-                                     (found.many, found.after_many, EXACT_MANY)):  # fmt: skip
+        return (
+            f"the gradient of '{found.relative_worst}' differs by {found.relative_max:.2g} of "
+            "its norm"
+        )
+    for steps, distance, allowed in (
+        (1, found.after_one, EXACT_ONE),
+        (found.many, found.after_many, EXACT_MANY),
+    ):
         if distance is not None and distance > allowed:
-            return (f"parameters after {_steps(steps)} are off by {distance:.2g} of the way that "
-                    "the plain step took")  # fmt: skip
+            return (
+                f"parameters after {_steps(steps)} are off by {distance:.2g} of the way that "
+                "the plain step took"
+            )
     return None
 
 
@@ -154,9 +178,15 @@ def _steps(number: int | None) -> str:
 
 
 def _broken(plain: Trace, other: Trace, name: str) -> StepError:
-    return StepError(loss=_relative(plain.losses[0], other.losses[0]), cosine_min=-1.0, worst=name,
-                     relative_max=math.inf, relative_worst=name, parameters=len(plain.gradients),
-                     note=f"the gradient of '{name}' is not finite")  # fmt: skip
+    return StepError(
+        loss=_relative(plain.losses[0], other.losses[0]),
+        cosine_min=-1.0,
+        worst=name,
+        relative_max=math.inf,
+        relative_worst=name,
+        parameters=len(plain.gradients),
+        note=f"the gradient of '{name}' is not finite",
+    )
 
 
 def _rms(tensor: torch.Tensor) -> float:
@@ -177,9 +207,10 @@ def _relative(expected: float, got: float) -> float:
 
 
 def _distance(
-    start: Mapping[str, torch.Tensor], plain: Mapping[str, torch.Tensor],
+    start: Mapping[str, torch.Tensor],
+    plain: Mapping[str, torch.Tensor],
     other: Mapping[str, torch.Tensor],
-) -> float:  # fmt: skip
+) -> float:
     """How far two ends lie apart, over the length of the plain way."""
     way = apart = 0.0
     for name, end in plain.items():

@@ -99,8 +99,13 @@ class Compressor:
             return tensor
         dense = is_dense(tensor)
         storage = tensor.untyped_storage()
-        key = (storage._cdata, tensor.storage_offset(), tensor.numel(), tensor.dtype,
-               tensor._version)  # fmt: skip
+        key = (
+            storage._cdata,
+            tensor.storage_offset(),
+            tensor.numel(),
+            tensor.dtype,
+            tensor._version,
+        )
         packed = self.packed.get(key) if dense else None
         if packed is None:
             with torch.no_grad():

@@ -90,8 +90,12 @@ class _Watch:
 
     def _product(self, results: Any, seconds: float) -> None:
         for tensor in pytree.tree_leaves(results):
-            if self.recording and isinstance(tensor, torch.Tensor) and self.stack \
-                    and (one := self._storage(tensor)):  # fmt: skip
+            if (
+                self.recording
+                and isinstance(tensor, torch.Tensor)
+                and self.stack
+                and (one := self._storage(tensor))
+            ):
                 one.products = tuple(self.stack)
                 one.before = len(self.segments) - 1
 
@@ -128,9 +132,7 @@ def _mark(segment: int) -> None:
         pass
 
 
-def measure(
-    step: TrainingStep, names: Sequence[str], batch: Mapping[str, torch.Tensor]
-) -> Problem:  # fmt: skip
+def measure(step: TrainingStep, names: Sequence[str], batch: Mapping[str, torch.Tensor]) -> Problem:
     """The problem that `solver` solves, for candidate blocks `names`, of a step on CPU or CUDA.
 
     The step keeps its parameters; its gradients are cleared.
@@ -149,8 +151,10 @@ def measure(
 
 def _saved_before(watch: _Watch) -> list[int]:
     """Bytes that earlier segments saved, for every segment."""
-    return [sum(s.size for s in watch.storages.values() if s.segments and s.segments[0] < i)
-            for i in range(len(watch.segments))]  # fmt: skip
+    return [
+        sum(s.size for s in watch.storages.values() if s.segments and s.segments[0] < i)
+        for i in range(len(watch.segments))
+    ]
 
 
 def _grouped(watch: _Watch) -> list[Saved]:
@@ -158,8 +162,13 @@ def _grouped(watch: _Watch) -> list[Saved]:
     for one in watch.storages.values():
         held = bool(one.segments)
         if held or one.inputs or one.products:
-            key = Saved(0, tuple(one.segments) if held else (one.before,), tuple(one.inputs), held,
-                        one.products)  # fmt: skip
+            key = Saved(
+                0,
+                tuple(one.segments) if held else (one.before,),
+                tuple(one.inputs),
+                held,
+                one.products,
+            )
             sizes[key] = sizes.get(key, 0) + one.size
     return [dataclasses.replace(key, size=size) for key, size in sizes.items()]
 
@@ -200,14 +209,26 @@ def block_costs(problem: Problem, chosen: Sequence[Way], why: str) -> tuple[Bloc
     found = []
     for name in dict.fromkeys((*problem.milliseconds, *problem.selective)):
         way = ways.get(name) or Way(name, keeps_products=name not in problem.milliseconds)
-        inside = [s for s in problem.saved if s.held
-                  and any(name in problem.segments[i].blocks for i in s.segments)]  # fmt: skip
-        kept = sum(s.size for s in problem.saved if name in s.inputs
-                   or (way.keeps_products and name in s.products))  # fmt: skip
-        found.append(BlockCost(block=name, saved_bytes=sum(s.size for s in inside),
-                               recompute_ms=round(problem.cost(way), 3), chosen=name in ways,
-                               kept_bytes=kept,
-                               why=why if name in ways else _why_not(name, ways)))  # fmt: skip
+        inside = [
+            s
+            for s in problem.saved
+            if s.held and any(name in problem.segments[i].blocks for i in s.segments)
+        ]
+        kept = sum(
+            s.size
+            for s in problem.saved
+            if name in s.inputs or (way.keeps_products and name in s.products)
+        )
+        found.append(
+            BlockCost(
+                block=name,
+                saved_bytes=sum(s.size for s in inside),
+                recompute_ms=round(problem.cost(way), 3),
+                chosen=name in ways,
+                kept_bytes=kept,
+                why=why if name in ways else _why_not(name, ways),
+            )
+        )
     return tuple(found)
 
 

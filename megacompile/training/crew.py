@@ -37,16 +37,28 @@ class Crew:
     """Members of a process group; a context manager. Each serves `handler`: `module:function`
     that takes `request` and gives a function from a message to an answer (both JSON)."""
 
-    def __init__(self, processes: int, threads: int, handler: str, request: Mapping[str, Any],
-                 log: Path | None = None) -> None:  # fmt: skip
+    def __init__(
+        self,
+        processes: int,
+        threads: int,
+        handler: str,
+        request: Mapping[str, Any],
+        log: Path | None = None,
+    ) -> None:
         self.processes = processes
         self.log = log or Path(tempfile.mkdtemp(prefix="megacompile-crew-"))
         self._own_log = log is None
         self._asked = 0
-        self._store = dist.TCPStore("0.0.0.0", 0, is_master=True, wait_for_workers=False,
-                                    timeout=WAIT)  # fmt: skip
-        order = {"host": _address(), "port": self._store.port, "world": processes,
-                 "threads": max(1, threads // _local(processes)), "handler": handler}  # fmt: skip
+        self._store = dist.TCPStore(
+            "0.0.0.0", 0, is_master=True, wait_for_workers=False, timeout=WAIT
+        )
+        order = {
+            "host": _address(),
+            "port": self._store.port,
+            "world": processes,
+            "threads": max(1, threads // _local(processes)),
+            "handler": handler,
+        }
         self._store.set("request", json.dumps(dict(request)))
         self._context = self._start(order)
 
@@ -94,19 +106,23 @@ class Crew:
         if under_torchrun():
             world = int(os.environ["WORLD_SIZE"])
             if world != self.processes:
-                raise ModelError(what=f"the step is made for {self.processes} processes",
-                                 got=f"torchrun started {world}",
-                                 remedy="set distribute.processes to that number")  # fmt: skip
+                raise ModelError(
+                    what=f"the step is made for {self.processes} processes",
+                    got=f"torchrun started {world}",
+                    remedy="set distribute.processes to that number",
+                )
             _publish(order)
             local = range(1)
         # The driver's own streams are a conversation: what members print goes to files.
         logs = DefaultLogsSpecs(log_dir=str(self.log), redirects=Std.ALL)
         return start_processes(
-            name="megacompile", entrypoint=member,
+            name="megacompile",
+            entrypoint=member,
             args={rank: (rank, order) for rank in local},
-            envs={rank: {"RANK": str(rank)} for rank in local}, logs_specs=logs,
+            envs={rank: {"RANK": str(rank)} for rank in local},
+            logs_specs=logs,
             start_method="spawn",
-        )  # fmt: skip
+        )
 
     def _check_alive(self) -> None:
         found = self._context.wait(0)
@@ -116,10 +132,12 @@ class Crew:
         self._own_log = False
         lines = Path(failure.error_file).read_text() if Path(failure.error_file).is_file() else ""
         self._context.close()
-        raise WorkerError(what=f"process {rank} of {self.processes} ended with code "
-                          f"{failure.exitcode}", where=str(self.log),
-                          cause=lines[:200] or None,
-                          remedy="the logs there have what it printed last")  # fmt: skip
+        raise WorkerError(
+            what=f"process {rank} of {self.processes} ended with code {failure.exitcode}",
+            where=str(self.log),
+            cause=lines[:200] or None,
+            remedy="the logs there have what it printed last",
+        )
 
 
 def member(rank: int, order: Mapping[str, Any]) -> None:
@@ -129,8 +147,9 @@ def member(rank: int, order: Mapping[str, Any]) -> None:
     backend = "nccl" if torch.cuda.is_available() else "gloo"
     if backend == "nccl":
         torch.cuda.set_device(rank % torch.cuda.device_count())
-    dist.init_process_group(backend, store=dist.PrefixStore("group", store), rank=rank,
-                            world_size=order["world"])  # fmt: skip
+    dist.init_process_group(
+        backend, store=dist.PrefixStore("group", store), rank=rank, world_size=order["world"]
+    )
     try:
         module, _, name = order["handler"].partition(":")
         handle: Callable[[Any], Any] | None = None
@@ -149,10 +168,12 @@ def member(rank: int, order: Mapping[str, Any]) -> None:
                 answer = {"error": error.to_dict()}
             except Exception as error:  # noqa: BLE001 - it travels to the driver, who raises it
                 traceback.print_exc()
-                answer = {"error": WorkerError(
-                    what=f"process {rank} of {order['world']} failed",
-                    cause=f"{type(error).__name__}: {str(error).strip().splitlines()[:1]}",
-                ).to_dict()}  # fmt: skip
+                answer = {
+                    "error": WorkerError(
+                        what=f"process {rank} of {order['world']} failed",
+                        cause=f"{type(error).__name__}: {str(error).strip().splitlines()[:1]}",
+                    ).to_dict()
+                }
             store.set(f"answer/{number}/{rank}", json.dumps(answer))
             number += 1
     finally:
@@ -172,10 +193,13 @@ def follow() -> None:
         order = json.loads(store.get(f"megacompile/crew/{number}"))
         if order.get("end"):
             return
-        code = "import json, sys; from megacompile.training.crew import member; " \
-               "member(int(sys.argv[1]), json.loads(sys.argv[2]))"  # fmt: skip
-        subprocess.run([sys.executable, "-c", code, os.environ["RANK"], json.dumps(order)],
-                       check=False)  # fmt: skip
+        code = (
+            "import json, sys; from megacompile.training.crew import member; "
+            "member(int(sys.argv[1]), json.loads(sys.argv[2]))"
+        )
+        subprocess.run(
+            [sys.executable, "-c", code, os.environ["RANK"], json.dumps(order)], check=False
+        )
         number += 1
 
 
@@ -192,8 +216,9 @@ def _publish(order: Mapping[str, Any]) -> None:
 
 def _meeting() -> Any:
     """The store that `torchrun` keeps for its processes."""
-    return dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]),
-                         is_master=False, timeout=WAIT)  # fmt: skip
+    return dist.TCPStore(
+        os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False, timeout=WAIT
+    )
 
 
 def _address() -> str:

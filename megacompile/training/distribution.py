@@ -42,7 +42,7 @@ def distribute(module: nn.Module, choice: Distribute | None, device: str) -> nn.
             got=f"{dist.get_world_size() if running() else 1} running",
             remedy=f"start it with torchrun --nproc-per-node {choice.processes}, after "
             "torch.distributed.init_process_group()",
-        )  # fmt: skip
+        )
     if choice.strategy == "ddp":
         devices = [torch.device(device)] if device != "cpu" else None
         return nn.parallel.DistributedDataParallel(module, device_ids=devices)
@@ -65,8 +65,12 @@ def own_part(batch: Mapping[str, torch.Tensor], choice: Distribute | None) -> Ba
         return dict(batch)
     rows, processes, rank = rows_of(batch), dist.get_world_size(), dist.get_rank()
     if rows % processes:
-        raise DataError(what="a batch does not divide by the processes", where="train.batch_size",
-                        expected=f"a multiple of {processes}", got=str(rows))  # fmt: skip
+        raise DataError(
+            what="a batch does not divide by the processes",
+            where="train.batch_size",
+            expected=f"a multiple of {processes}",
+            got=str(rows),
+        )
     part = rows // processes
     return {name: tensor[rank * part : (rank + 1) * part] for name, tensor in batch.items()}
 
@@ -126,10 +130,11 @@ def fill_shards(module: nn.Module, state: Mapping[str, torch.Tensor]) -> None:
         for name, tensor in module.state_dict().items():
             part = tensor.to_local() if isinstance(tensor, DTensor) else tensor
             if name not in state or state[name].shape != part.shape:
-                raise ModelError(what=f"the stored state doesn't fit '{name}'",
-                                 expected=f"shape {list(part.shape)}",
-                                 got=str(list(state[name].shape)) if name in state else "nothing",
-                                 )  # fmt: skip
+                raise ModelError(
+                    what=f"the stored state doesn't fit '{name}'",
+                    expected=f"shape {list(part.shape)}",
+                    got=str(list(state[name].shape)) if name in state else "nothing",
+                )
             part.copy_(state[name])
 
 
@@ -142,12 +147,21 @@ def sharded(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> dict[
             return value
         if value.shape != parameter.to_local().shape:
             return value  # a count of steps
-        return DTensor.from_local(value, parameter.device_mesh, parameter.placements,
-                                  shape=parameter.shape, stride=parameter.stride())  # fmt: skip
+        return DTensor.from_local(
+            value,
+            parameter.device_mesh,
+            parameter.placements,
+            shape=parameter.shape,
+            stride=parameter.stride(),
+        )
 
-    return {**state, "state": {
-        number: {name: like(parameters[int(number)], value) for name, value in one.items()}
-        for number, one in state["state"].items()}}  # fmt: skip
+    return {
+        **state,
+        "state": {
+            number: {name: like(parameters[int(number)], value) for name, value in one.items()}
+            for number, one in state["state"].items()
+        },
+    }
 
 
 def mean(value: torch.Tensor) -> torch.Tensor:

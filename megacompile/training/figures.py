@@ -118,14 +118,20 @@ def operators(step: TrainingStep, batch: Batch) -> list[dict[str, Any]]:
         rows.append((one.key, own / 1000, one.count))
     total = sum(ms for _, ms, _ in rows) or 1.0
     rows.sort(key=lambda row: -row[1])
-    return [{"name": name, "ms": ms, "calls": calls, "share": ms / total}
-            for name, ms, calls in rows[:SHOWN_OPERATORS] if ms > 0]  # fmt: skip
+    return [
+        {"name": name, "ms": ms, "calls": calls, "share": ms / total}
+        for name, ms, calls in rows[:SHOWN_OPERATORS]
+        if ms > 0
+    ]
 
 
 def largest_batch(
-    step: TrainingStep, batch_of: Callable[[int], Batch], limit_bytes: float, start: int,
+    step: TrainingStep,
+    batch_of: Callable[[int], Batch],
+    limit_bytes: float,
+    start: int,
     say: Callable[[str], None] = lambda message: None,
-) -> int:  # fmt: skip
+) -> int:
     """The most samples that forward and backward take at once within a limit of live bytes.
 
     Doubled until it doesn't fit, then halved in between; every size is run and measured. The
@@ -192,8 +198,12 @@ def compile_counters() -> dict[str, Any]:
     again = [one.recompile_reason for one in get_compilation_metrics() if one.recompile_reason]
     reasons = [f"graph break: {_first_line(reason)}" for reason in breaks]
     reasons += [f"compiled again: {_first_line(reason)}" for reason in dict.fromkeys(again)]
-    return {"graphs": graphs, "graph_breaks": sum(breaks.values()),
-            "recompilations": len(again), "reasons": reasons[:SHOWN_REASONS]}  # fmt: skip
+    return {
+        "graphs": graphs,
+        "graph_breaks": sum(breaks.values()),
+        "recompilations": len(again),
+        "reasons": reasons[:SHOWN_REASONS],
+    }
 
 
 def _first_line(text: str) -> str:

@@ -34,11 +34,14 @@ def save_training(
     tensors, aliases = unique_state(module)
     write_tensors(tensors, folder / WEIGHTS)
     record = {
-        "recipe": recipe.model_dump(mode="json"), "aliases": aliases,
+        "recipe": recipe.model_dump(mode="json"),
+        "aliases": aliases,
         "binding": {"names": dict(binding.names), "positional": sorted(binding.positional)},
-        "model": origin.model, "base": str(origin.base), "seed": origin.seed,
+        "model": origin.model,
+        "base": str(origin.base),
+        "seed": origin.seed,
         "train": origin.train.model_dump(mode="json"),
-    }  # fmt: skip
+    }
     (folder / RECORD).write_text(json.dumps(record, indent=2) + "\n")
 
 
@@ -81,11 +84,13 @@ def check_stored(pass_name: str, before: torch.nn.Module, after: torch.nn.Module
     changed = next((name for name in {**one, **other} if one.get(name) != other.get(name)), None)
     if changed is None:
         return
-    raise PassError(what=f"pass '{pass_name}' changes the module '{changed or 'itself'}'",
-                    expected="a changed recipe: of the module only weights are stored",
-                    got="another class, hook, forward or setting, which the bundle wouldn't have",
-                    remedy="let the pass take Eager, which comes before the training step",
-                    audience="pass author")  # fmt: skip
+    raise PassError(
+        what=f"pass '{pass_name}' changes the module '{changed or 'itself'}'",
+        expected="a changed recipe: of the module only weights are stored",
+        got="another class, hook, forward or setting, which the bundle wouldn't have",
+        remedy="let the pass take Eager, which comes before the training step",
+        audience="pass author",
+    )
 
 
 def _arrangement(module: torch.nn.Module) -> dict[str, tuple[Any, ...]]:
@@ -94,9 +99,11 @@ def _arrangement(module: torch.nn.Module) -> dict[str, tuple[Any, ...]]:
         values = vars(one)
         hooks_of = [len(values[key]) for key in sorted(values) if key.endswith("_hooks")]
         own = type(one).__module__.startswith("torch.nn")
-        settings = {key: value for key, value in sorted(values.items()) if own
-                    and key != "training" and isinstance(value, (bool, int, float, str, tuple))
-                    }  # fmt: skip
+        settings = {
+            key: value
+            for key, value in sorted(values.items())
+            if own and key != "training" and isinstance(value, (bool, int, float, str, tuple))
+        }
         found[name] = (type(one), "forward" in values, hooks_of, settings)
     return found
 
@@ -110,8 +117,11 @@ def unique_state(
     first: dict[tuple[Any, ...], str] = {}
     for name, tensor in module.state_dict().items():
         one = tensor.detach()
-        key = (one.untyped_storage().data_ptr(), one.storage_offset(), tuple(one.shape),
-               one.stride()) if one.numel() else (name,)  # fmt: skip
+        key = (
+            (one.untyped_storage().data_ptr(), one.storage_offset(), tuple(one.shape), one.stride())
+            if one.numel()
+            else (name,)
+        )
         owner = first.setdefault(key, name)
         if owner == name:
             tensors[name] = one.cpu().contiguous().clone()
@@ -134,10 +144,12 @@ def fill(module: torch.nn.Module, weights: Path, aliases: dict[str, str]) -> Non
         module.load_state_dict(state)
     except RuntimeError as error:
         lines = str(error).strip().splitlines()
-        raise ModelError(what="the model's code builds another model than the stored weights are "
-                         "of", where=str(weights), cause=lines[1].strip() if len(lines) > 1
-                         else lines[0], remedy="use the code it was built with, or build again",
-                         ) from error  # fmt: skip
+        raise ModelError(
+            what="the model's code builds another model than the stored weights are of",
+            where=str(weights),
+            cause=lines[1].strip() if len(lines) > 1 else lines[0],
+            remedy="use the code it was built with, or build again",
+        ) from error
 
 
 def carry_source(folder: Path) -> list[str]:

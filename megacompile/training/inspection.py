@@ -51,22 +51,27 @@ def try_plain_step(form: Eager, spec: Spec, base: Path) -> str:
     label = f"the plain step with loss '{train.loss}'"
     loss = hooks.call(label, lambda: step.gather(batch))
     if not math.isfinite(loss):
-        raise ModelError(what=f"loss '{train.loss}' is {loss} at the first step",
-                         where="train.loss", expected="a finite number", got=str(loss),
-                         cause=_not_finite(batch),
-                         remedy="look at the data's values and at logarithms and divisions in "
-                         "the loss")  # fmt: skip
+        raise ModelError(
+            what=f"loss '{train.loss}' is {loss} at the first step",
+            where="train.loss",
+            expected="a finite number",
+            got=str(loss),
+            cause=_not_finite(batch),
+            remedy="look at the data's values and at logarithms and divisions in the loss",
+        )
     _check_gradients(step.parameters(), spec)
     again = hooks.call(label, lambda: plain.step().gather(batch))
     if abs(again - loss) > RANDOM * max(abs(loss), 1e-12):
-        raise ModelError(what="the plain step gives another loss when it is taken again",
-                         where=spec.model.reference,
-                         expected="the same from the same weights, batch and torch seed",
-                         got=f"{loss:.6g}, then {again:.6g}",
-                         cause="the model or the loss draws random numbers outside torch, or "
-                         "remembers its last call",
-                         remedy="draw from torch's generator: what a pass changes can't be told "
-                         "from chance otherwise")  # fmt: skip
+        raise ModelError(
+            what="the plain step gives another loss when it is taken again",
+            where=spec.model.reference,
+            expected="the same from the same weights, batch and torch seed",
+            got=f"{loss:.6g}, then {again:.6g}",
+            cause="the model or the loss draws random numbers outside torch, or "
+            "remembers its last call",
+            remedy="draw from torch's generator: what a pass changes can't be told "
+            "from chance otherwise",
+        )
     return training_hash(train, base, batch)
 
 
@@ -96,12 +101,14 @@ def _check_again(batch: Batch, train: Train, base: Path, seed: int) -> None:
         None,
     )
     if other is not None:
-        raise DataError(what=f"train.batches '{train.batches}' gives other batches when it is "
-                        "started again", where="train.batches",
-                        expected="the same batches in every process and every run",
-                        got=f"another '{other}' in the first batch",
-                        remedy="seed its random numbers; give a function that starts anew, not "
-                        "an iterator that is used up")  # fmt: skip
+        raise DataError(
+            what=f"train.batches '{train.batches}' gives other batches when it is started again",
+            where="train.batches",
+            expected="the same batches in every process and every run",
+            got=f"another '{other}' in the first batch",
+            remedy="seed its random numbers; give a function that starts anew, not "
+            "an iterator that is used up",
+        )
 
 
 def _check_inputs(batch: Batch, form: Eager) -> None:
@@ -114,26 +121,32 @@ def _check_inputs(batch: Batch, form: Eager) -> None:
             for size, found in zip(one.shape[1:], tensor.shape[1:], strict=True)
         )
         if tensor.dtype != torch_dtype(one.dtype) or not fits:
-            raise DataError(what=f"entry '{name}' of train.batches is not what inputs.{name} "
-                            "says", where="train.batches",
-                            expected=f"{one.dtype} of shape {one.shape}",
-                            got=f"{tensor.dtype} of shape {list(tensor.shape)}")  # fmt: skip
+            raise DataError(
+                what=f"entry '{name}' of train.batches is not what inputs.{name} says",
+                where="train.batches",
+                expected=f"{one.dtype} of shape {one.shape}",
+                got=f"{tensor.dtype} of shape {list(tensor.shape)}",
+            )
 
 
 def _check_gradients(parameters: dict[str, torch.nn.Parameter], spec: Spec) -> None:
     without = [name for name, one in parameters.items() if one.grad is None]
     if without:
         shown = ", ".join(without[:SHOWN]) + (", …" if len(without) > SHOWN else "")
-        raise ModelError(what=f"{len(without)} parameters get no gradient: {shown}",
-                         where=spec.model.reference,
-                         expected="a loss that depends on every parameter that is trained",
-                         remedy="remove them, or set requires_grad=False on them")  # fmt: skip
+        raise ModelError(
+            what=f"{len(without)} parameters get no gradient: {shown}",
+            where=spec.model.reference,
+            expected="a loss that depends on every parameter that is trained",
+            remedy="remove them, or set requires_grad=False on them",
+        )
     for name, one in parameters.items():
         assert one.grad is not None
         if not bool(one.grad.isfinite().all()):
-            raise ModelError(what=f"the gradient of '{name}' is not finite at the first step",
-                             where=spec.model.reference,
-                             remedy="look at divisions, roots and logarithms of zero")  # fmt: skip
+            raise ModelError(
+                what=f"the gradient of '{name}' is not finite at the first step",
+                where=spec.model.reference,
+                remedy="look at divisions, roots and logarithms of zero",
+            )
 
 
 def _not_finite(batch: Batch) -> str | None:

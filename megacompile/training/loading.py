@@ -44,7 +44,7 @@ class Failed:
 
 def endless_batches(
     dataset: Any, size: int, seed: int, label: str, workers: int = 0, pin: bool = False
-) -> Iterator[Batch]:  # fmt: skip
+) -> Iterator[Batch]:
     """Batches of `size` samples, shuffled anew in each epoch; a batch may reach over its end.
 
     `pin` puts them into pinned memory, from which a copy to a GPU doesn't wait.
@@ -54,10 +54,14 @@ def endless_batches(
     """
     orders: Any = _orders(len(dataset), size, seed)
     loader: Any = torch.utils.data.DataLoader(
-        _Fetch(dataset, label), batch_size=None, sampler=_Once(orders), num_workers=workers,
-        collate_fn=_as_it_is, pin_memory=pin,
+        _Fetch(dataset, label),
+        batch_size=None,
+        sampler=_Once(orders),
+        num_workers=workers,
+        collate_fn=_as_it_is,
+        pin_memory=pin,
         generator=torch.Generator().manual_seed(seed),  # or it draws from the step's generator
-    )  # fmt: skip
+    )
     iterator: Any = None
     try:
         with _dying_workers_raise():
@@ -75,11 +79,12 @@ def endless_batches(
             raise
         traceback.clear_frames(error.__traceback__)  # or the error keeps the other workers alive
         raise DataError(
-            what=f"a worker process of {label} died", where="train.workers",
+            what=f"a worker process of {label} died",
+            where="train.workers",
             cause=str(error).strip().splitlines()[0] if str(error).strip() else None,
             remedy="look at its memory (/dev/shm included) and native code, or set workers: 0 to "
             "see the error",
-        ) from error  # fmt: skip
+        ) from error
     finally:
         del iterator, loader  # workers end now, not when an error that knows this frame is gone
 
@@ -92,21 +97,32 @@ def collate(samples: Sequence[Any], label: str) -> Batch:
     """
     for sample in samples:
         if not isinstance(sample, Mapping):
-            raise DataError(what=f"a sample of {label} is no dict", where="train.batches",
-                            expected="{name: array}", got=type(sample).__name__)  # fmt: skip
+            raise DataError(
+                what=f"a sample of {label} is no dict",
+                where="train.batches",
+                expected="{name: array}",
+                got=type(sample).__name__,
+            )
         if set(sample) != set(samples[0]):
-            raise DataError(what=f"samples of {label} differ in their names",
-                            where="train.batches", expected=", ".join(map(str, samples[0])),
-                            got=", ".join(map(str, sample)))  # fmt: skip
+            raise DataError(
+                what=f"samples of {label} differ in their names",
+                where="train.batches",
+                expected=", ".join(map(str, samples[0])),
+                got=", ".join(map(str, sample)),
+            )
     batch = {}
     for name in samples[0]:
         tensors = [tensor_of(sample[name], f"'{name}' of a sample") for sample in samples]
         kinds = list(dict.fromkeys((str(t.dtype), tuple(t.shape)) for t in tensors))
         if len(kinds) > 1:
             shown = [f"{dtype.removeprefix('torch.')} {list(shape)}" for dtype, shape in kinds[:2]]
-            raise DataError(what=f"'{name}' is not alike in all samples of {label}",
-                            where="train.batches", expected=shown[0], got=shown[1],
-                            remedy="pad or cut the samples to one shape")  # fmt: skip
+            raise DataError(
+                what=f"'{name}' is not alike in all samples of {label}",
+                where="train.batches",
+                expected=shown[0],
+                got=shown[1],
+                remedy="pad or cut the samples to one shape",
+            )
         batch[str(name)] = torch.stack(tensors)
     return batch
 
@@ -121,9 +137,13 @@ def tensor_of(value: Any, what: str) -> torch.Tensor:
         return value.detach()
     array = np.asarray(value)
     if array.dtype.kind not in "biufc" and "float" not in array.dtype.name:
-        raise DataError(what=f"{what} is no array of numbers", where="train.batches",
-                        expected="numbers of one dtype", got=f"dtype {array.dtype}",
-                        remedy="turn it into numbers in the hook, or leave it out")  # fmt: skip
+        raise DataError(
+            what=f"{what} is no array of numbers",
+            where="train.batches",
+            expected="numbers of one dtype",
+            got=f"dtype {array.dtype}",
+            remedy="turn it into numbers in the hook, or leave it out",
+        )
     return to_torch(array)
 
 

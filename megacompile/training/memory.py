@@ -46,9 +46,12 @@ def live_memory(work: Callable[[], object], device: str = "cpu") -> Live:
         work()
     results: Any = profiler.profiler
     events = sorted(
-        ((e.start_ns(), e.nbytes()) for e in results.kineto_results.events()
-         if e.name() == "[memory]" and int(e.device_type().value) == 0),
-    )  # fmt: skip
+        (
+            (e.start_ns(), e.nbytes())
+            for e in results.kineto_results.events()
+            if e.name() == "[memory]" and int(e.device_type().value) == 0
+        ),
+    )
     return accumulate(events)
 
 
@@ -68,8 +71,10 @@ def thin_peaks(curve: list[tuple[float, int]]) -> list[tuple[float, int]]:
     if len(curve) <= SHOWN_POINTS:
         return curve
     width = -(-len(curve) // SHOWN_POINTS)
-    return [max(curve[at : at + width], key=lambda point: point[1])
-            for at in range(0, len(curve), width)]  # fmt: skip
+    return [
+        max(curve[at : at + width], key=lambda point: point[1])
+        for at in range(0, len(curve), width)
+    ]
 
 
 def _cuda_memory(work: Callable[[], object]) -> Live:
@@ -85,8 +90,11 @@ def _cuda_memory(work: Callable[[], object]) -> Live:
     finally:
         memory._record_memory_history(enabled=None)
     signs = {"alloc": 1, "free_completed": -1}
-    events = [(int(e["time_us"]) * 1000, signs[e["action"]] * int(e["size"]))
-              for e in trace if e["action"] in signs]  # fmt: skip
+    events = [
+        (int(e["time_us"]) * 1000, signs[e["action"]] * int(e["size"]))
+        for e in trace
+        if e["action"] in signs
+    ]
     peak = torch.cuda.max_memory_allocated() - start  # the allocator's word, not our sum
     return Live(peak, torch.cuda.memory_allocated() - start, accumulate(events).timeline)
 

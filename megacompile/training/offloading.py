@@ -22,8 +22,9 @@ class Moved:
     def __init__(self, tensor: torch.Tensor, stream: Any, before: Moved | None) -> None:
         self.device, self.stream, self.before = tensor.device, stream, before
         self.back: torch.Tensor | None = None
-        self.host = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype,
-                                        pin_memory=True)  # fmt: skip
+        self.host = torch.empty_strided(
+            tensor.shape, tensor.stride(), dtype=tensor.dtype, pin_memory=True
+        )
         stream.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(stream):
             self.host.copy_(tensor.detach(), non_blocking=True)

@@ -15,12 +15,33 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 NAMES = (
-    "softmax", "log_softmax", "softmin", "gumbel_softmax", "layer_norm", "rms_norm", "batch_norm",
-    "group_norm", "instance_norm", "local_response_norm", "normalize", "cross_entropy", "nll_loss",
-    "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "kl_div", "poisson_nll_loss",
-    "gaussian_nll_loss", "binary_cross_entropy_with_logits", "cosine_embedding_loss",
-    "triplet_margin_loss", "soft_margin_loss", "ctc_loss", "cosine_similarity",
-)  # fmt: skip
+    "softmax",
+    "log_softmax",
+    "softmin",
+    "gumbel_softmax",
+    "layer_norm",
+    "rms_norm",
+    "batch_norm",
+    "group_norm",
+    "instance_norm",
+    "local_response_norm",
+    "normalize",
+    "cross_entropy",
+    "nll_loss",
+    "mse_loss",
+    "l1_loss",
+    "smooth_l1_loss",
+    "huber_loss",
+    "kl_div",
+    "poisson_nll_loss",
+    "gaussian_nll_loss",
+    "binary_cross_entropy_with_logits",
+    "cosine_embedding_loss",
+    "triplet_margin_loss",
+    "soft_margin_loss",
+    "ctc_loss",
+    "cosine_similarity",
+)
 WIDE = frozenset(
     function
     for owner in (F, torch, torch.Tensor)

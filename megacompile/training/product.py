@@ -32,9 +32,12 @@ def training_step(bundle: str | Path, device: str | None = None) -> TrainingStep
     folder = Path(bundle)
     manifest = checked_manifest(folder)
     if manifest["backend"] != "training":
-        raise BundleError(what="this bundle holds an inference engine, no training step",
-                          where=str(folder), expected="one built with workload: training",
-                          got=f"backend '{manifest['backend']}'",
-                          remedy="use megacompile.load()")  # fmt: skip
+        raise BundleError(
+            what="this bundle holds an inference engine, no training step",
+            where=str(folder),
+            expected="one built with workload: training",
+            got=f"backend '{manifest['backend']}'",
+            remedy="use megacompile.load()",
+        )
     form = Training.load(folder / ENGINE, Signature.from_dict(manifest["signature"]))
     return form.step(device=device or manifest["target"]["device"])

@@ -10,10 +10,18 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 MATRIX_PRODUCTS = (
-    "mm", "addmm", "bmm", "baddbmm", "addbmm", "linear", "convolution",
-    "_scaled_dot_product_flash_attention", "_scaled_dot_product_efficient_attention",
-    "_scaled_dot_product_cudnn_attention", "_scaled_dot_product_flash_attention_for_cpu",
-)  # fmt: skip
+    "mm",
+    "addmm",
+    "bmm",
+    "baddbmm",
+    "addbmm",
+    "linear",
+    "convolution",
+    "_scaled_dot_product_flash_attention",
+    "_scaled_dot_product_efficient_attention",
+    "_scaled_dot_product_cudnn_attention",
+    "_scaled_dot_product_flash_attention_for_cpu",
+)
 
 
 def is_product(operator: Any) -> bool:
@@ -29,9 +37,12 @@ class WatchedProducts(TorchDispatchMode):
         self.seen, self.device = seen, device
 
     def __torch_dispatch__(
-        self, operator: Any, types: Sequence[type], args: Sequence[Any] = (),
+        self,
+        operator: Any,
+        types: Sequence[type],
+        args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:  # fmt: skip
+    ) -> Any:
         if not is_product(operator):
             return operator(*args, **(kwargs or {}))
         start = self._now()

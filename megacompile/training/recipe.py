@@ -74,8 +74,10 @@ class Scaler(_Data):
     @model_validator(mode="after")
     def _ordered(self) -> Self:
         if not self.minimum <= self.initial <= self.maximum:
-            raise ValueError("minimum <= initial <= maximum is needed; got "
-                             f"{self.minimum:g}, {self.initial:g}, {self.maximum:g}")  # fmt: skip
+            raise ValueError(
+                "minimum <= initial <= maximum is needed; got "
+                f"{self.minimum:g}, {self.initial:g}, {self.maximum:g}"
+            )
         return self
 
 

@@ -47,13 +47,15 @@ class Samples:
     def take(self, numbers: Sequence[int]) -> Batch:
         """Samples of one group, stacked along a new first axis."""
         if self._source is not None:
-            found = hooks.call(self.label, lambda: [self._source[n] for n in numbers],
-                               leaf=DataError)  # fmt: skip
+            found = hooks.call(
+                self.label, lambda: [self._source[n] for n in numbers], leaf=DataError
+            )
             return collate(found, self.label)
         places = [self._place[number] for number in numbers]
         names = self._pieces[places[0][0]]
-        return {name: torch.stack([self._pieces[at][name][row] for at, row in places])
-                for name in names}  # fmt: skip
+        return {
+            name: torch.stack([self._pieces[at][name][row] for at, row in places]) for name in names
+        }
 
 
 def open_samples(
@@ -72,9 +74,11 @@ def open_samples(
     source = open_source(reference, base, label, preload=True)
     if is_numbered(source):
         if whole:
-            raise DataError(what=f"{label} gives single samples, not pieces",
-                            expected="an iterable of dicts, each a whole batch",
-                            remedy="leave out `sampling: pieces`")  # fmt: skip
+            raise DataError(
+                what=f"{label} gives single samples, not pieces",
+                expected="an iterable of dicts, each a whole batch",
+                remedy="leave out `sampling: pieces`",
+            )
         samples = Samples(_first(source, limit), [], label)
     else:
         pieces = hooks.call(label, _read, source, limit, label, leaf=DataError)
@@ -117,9 +121,13 @@ class Sampler:
     FLOOR = 0.1
 
     def __init__(
-        self, groups: Sequence[Sequence[int]], batch_size: int, seed: int, by_loss: bool = False,
+        self,
+        groups: Sequence[Sequence[int]],
+        batch_size: int,
+        seed: int,
+        by_loss: bool = False,
         strength: float = 1.0,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.groups = [torch.tensor(group) for group in groups]
         self.batch_size, self.by_loss, self.strength = batch_size, by_loss, strength
         self.generator = torch.Generator().manual_seed(seed)
@@ -137,8 +145,11 @@ class Sampler:
         if self.by_loss and not bool(self.losses.isnan().all()):
             return self._by_loss()
         if not self.waiting:
-            parts = [part for group in self.groups
-                     for part in group[self._order(len(group))].split(self.batch_size)]  # fmt: skip
+            parts = [
+                part
+                for group in self.groups
+                for part in group[self._order(len(group))].split(self.batch_size)
+            ]
             self.waiting = [parts[int(at)] for at in self._order(len(parts))]
         numbers = self.waiting.pop(0)
         return numbers.tolist(), torch.ones(len(numbers))
@@ -148,8 +159,11 @@ class Sampler:
         self.losses[torch.tensor(numbers)] = losses.detach().double().cpu()
 
     def state_dict(self) -> dict[str, Any]:
-        return {"random": self.generator.get_state(), "losses": self.losses,
-                "waiting": list(self.waiting)}  # fmt: skip
+        return {
+            "random": self.generator.get_state(),
+            "losses": self.losses,
+            "waiting": list(self.waiting),
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.generator.set_state(state["random"])

@@ -106,8 +106,11 @@ def worst_moment(problem: Problem, chosen: Sequence[Way]) -> tuple[int, int]:
     picked = {way.block: way.keeps_products for way in chosen}
     worst = (0, 0)
     for index, segment in enumerate(problem.segments):
-        alive = sum(s.size for s in problem.saved if s.segments[0] < index
-                    and _is_alive(problem, s, index, picked))  # fmt: skip
+        alive = sum(
+            s.size
+            for s in problem.saved
+            if s.segments[0] < index and _is_alive(problem, s, index, picked)
+        )
         if alive + segment.peak > worst[1]:
             worst = (index, alive + segment.peak)
     return worst
@@ -228,8 +231,12 @@ class _Program:
                 if saved.segments[0] >= index:
                     continue
                 row[len(self.ways) + number] = saved.size / self.scale
-                inside = [name for name in segment.blocks if saved.held and all(
-                    name in self.problem.segments[i].blocks for i in saved.segments)]  # fmt: skip
+                inside = [
+                    name
+                    for name in segment.blocks
+                    if saved.held
+                    and all(name in self.problem.segments[i].blocks for i in saved.segments)
+                ]
                 for way in set(self._of(inside)) - self._keepers(saved):
                     row[way] += saved.size / self.scale  # computed again with the block
             self._limit(row, -segment.peak / self.scale)
@@ -241,9 +248,13 @@ class _Program:
         whole[: len(self.ways)] = 1
         upper = np.ones(self.count)
         upper[-1] = highest_peak
-        found = milp(costs, integrality=whole, bounds=Bounds(np.zeros(self.count), upper),
-                     constraints=LinearConstraint(np.array(self.rows), -np.inf, self.highest),
-                     options={"mip_rel_gap": GAP, "time_limit": SECONDS})  # fmt: skip
+        found = milp(
+            costs,
+            integrality=whole,
+            bounds=Bounds(np.zeros(self.count), upper),
+            constraints=LinearConstraint(np.array(self.rows), -np.inf, self.highest),
+            options={"mip_rel_gap": GAP, "time_limit": SECONDS},
+        )
         if found.x is None:
             return None
         return [way for i, way in enumerate(self.ways) if found.x[i] > 0.5]

@@ -48,10 +48,18 @@ class TrainingStep:
     """
 
     def __init__(
-        self, module: nn.Module, recipe: Recipe, train: Train, *, signature: Signature,
-        binding: Binding, loss: Any, seed: int = 0, device: str = "cpu",
+        self,
+        module: nn.Module,
+        recipe: Recipe,
+        train: Train,
+        *,
+        signature: Signature,
+        binding: Binding,
+        loss: Any,
+        seed: int = 0,
+        device: str = "cpu",
         reproducible: bool = False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Build in order. `reproducible` makes compiled code draw eager's random numbers.
 
         Raises:
@@ -100,9 +108,11 @@ class TrainingStep:
         if not isinstance(loss, torch.Tensor) or loss.numel() != 1 or not loss.requires_grad:
             raise ModelError(
                 what=f"loss '{self.train.loss}' gives no scalar to go back from",
-                where="train.loss", expected="a tensor with one element that depends on the model",
-                got=_describe(loss), remedy="return a mean or a sum over the samples",
-            )  # fmt: skip
+                where="train.loss",
+                expected="a tensor with one element that depends on the model",
+                got=_describe(loss),
+                remedy="return a mean or a sum over the samples",
+            )
         return loss.reshape(())
 
     def backward(self, loss: torch.Tensor) -> None:
@@ -189,9 +199,13 @@ class TrainingStep:
         inputs = self.signature.tensors
         lacking = [n for n, one in inputs.items() if n not in piece and not one.optional]
         if lacking:
-            raise DataError(what=f"the batch has no entry '{lacking[0]}'", where="train.batches",
-                            expected=", ".join(inputs), got=", ".join(piece),
-                            remedy=did_you_mean(lacking[0], piece))  # fmt: skip
+            raise DataError(
+                what=f"the batch has no entry '{lacking[0]}'",
+                where="train.batches",
+                expected=", ".join(inputs),
+                got=", ".join(piece),
+                remedy=did_you_mean(lacking[0], piece),
+            )
         arguments = self.signature.arguments(lambda name: piece.get(name))
         left_out = {n for n in inputs if n not in piece}
         return self.binding.split({n: v for n, v in arguments.items() if n not in left_out})
@@ -223,8 +237,10 @@ class TrainingStep:
         known = dict(self.module.named_modules())
         for name in choice.modules:
             if name not in known:
-                raise ModelError(what=f"compile names '{name}', which is no module",
-                                 remedy=did_you_mean(name, known))  # fmt: skip
+                raise ModelError(
+                    what=f"compile names '{name}', which is no module",
+                    remedy=did_you_mean(name, known),
+                )
             known[name].compile()
 
     @contextlib.contextmanager
@@ -240,7 +256,8 @@ class TrainingStep:
         with contextlib.ExitStack() as stack:
             if choice.activation_memory_budget is not None:
                 budget: Any = functorch.patch(
-                    activation_memory_budget=choice.activation_memory_budget)  # fmt: skip
+                    activation_memory_budget=choice.activation_memory_budget
+                )
                 stack.enter_context(budget)
             if self.reproducible:
                 stack.enter_context(inductor.patch(fallback_random=True))
@@ -263,15 +280,21 @@ def make_optimizer(module: nn.Module, train: Train) -> torch.optim.Optimizer:
     """
     parameters = [p for p in module.parameters() if p.requires_grad]
     if not parameters:
-        raise ModelError(what="the model has no parameter to train", where="model.python",
-                         expected="at least one parameter with requires_grad")  # fmt: skip
+        raise ModelError(
+            what="the model has no parameter to train",
+            where="model.python",
+            expected="at least one parameter with requires_grad",
+        )
     return optimizer_of(parameters, train.optimizer)
 
 
 def optimizer_of(parameters: list[nn.Parameter], choice: Optimizer) -> torch.optim.Optimizer:
     """The optimizer of a spec over some parameters."""
-    classes: dict[str, Any] = {"adamw": torch.optim.AdamW, "adam": torch.optim.Adam,
-                               "sgd": torch.optim.SGD}  # fmt: skip
+    classes: dict[str, Any] = {
+        "adamw": torch.optim.AdamW,
+        "adam": torch.optim.Adam,
+        "sgd": torch.optim.SGD,
+    }
     made: torch.optim.Optimizer = classes[choice.kind](parameters, **choice.options.model_dump())
     return made
 
@@ -284,17 +307,21 @@ def load_loss(train: Train, base: Any) -> Any:
     """
     found = hooks.load(train.loss, base)
     if not callable(found):
-        raise ModelError(what=f"loss '{train.loss}' can't be called", where="train.loss",
-                         expected="a function loss(outputs, batch)",
-                         got=type(found).__name__)  # fmt: skip
+        raise ModelError(
+            what=f"loss '{train.loss}' can't be called",
+            where="train.loss",
+            expected="a function loss(outputs, batch)",
+            got=type(found).__name__,
+        )
     return found
 
 
 def _make_scaler(choice: Scaler | None, device: str) -> torch.amp.GradScaler | None:
     if choice is None:
         return None
-    return torch.amp.GradScaler(device, init_scale=choice.initial,
-                                growth_interval=choice.growth_interval)  # fmt: skip
+    return torch.amp.GradScaler(
+        device, init_scale=choice.initial, growth_interval=choice.growth_interval
+    )
 
 
 def _describe(value: Any) -> str:

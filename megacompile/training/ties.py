@@ -27,16 +27,20 @@ def apply_ties(module: nn.Module, ties: Sequence[Sequence[str]]) -> None:
     for group in ties:
         for name in group:
             if name not in known:
-                raise ModelError(what=f"a tie names '{name}', which is no parameter",
-                                 got=f"{len(known)} parameters",
-                                 remedy=did_you_mean(name, known))  # fmt: skip
+                raise ModelError(
+                    what=f"a tie names '{name}', which is no parameter",
+                    got=f"{len(known)} parameters",
+                    remedy=did_you_mean(name, known),
+                )
         owner = known[group[0]]
         for name in group[1:]:
             one = known[name]
             if one.shape != owner.shape or one.dtype != owner.dtype:
-                raise ModelError(what=f"'{name}' can't be tied to '{group[0]}'",
-                                 expected=f"{owner.dtype} {list(owner.shape)}",
-                                 got=f"{one.dtype} {list(one.shape)}")  # fmt: skip
+                raise ModelError(
+                    what=f"'{name}' can't be tied to '{group[0]}'",
+                    expected=f"{owner.dtype} {list(owner.shape)}",
+                    got=f"{one.dtype} {list(one.shape)}",
+                )
             parent, _, leaf = name.rpartition(".")
             setattr(module.get_submodule(parent), leaf, owner)
 
@@ -44,5 +48,7 @@ def apply_ties(module: nn.Module, ties: Sequence[Sequence[str]]) -> None:
 def owners(module: nn.Module) -> dict[str, str]:
     """Every parameter name to the first name of the same Parameter object."""
     first: dict[int, str] = {}
-    return {name: first.setdefault(id(parameter), name)
-            for name, parameter in module.named_parameters(remove_duplicate=False)}  # fmt: skip
+    return {
+        name: first.setdefault(id(parameter), name)
+        for name, parameter in module.named_parameters(remove_duplicate=False)
+    }

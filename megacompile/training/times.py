@@ -27,9 +27,7 @@ class Times:
     selective: dict[str, float]
 
 
-def recompute_times(
-    step: TrainingStep, names: Sequence[str], piece: Mapping[str, Any]
-) -> Times:  # fmt: skip
+def recompute_times(step: TrainingStep, names: Sequence[str], piece: Mapping[str, Any]) -> Times:
     """Medians over rounds in which every block is timed, with and without watching operators.
 
     Keeping products takes a look at every operator, in the forward and again in the
@@ -48,8 +46,11 @@ def recompute_times(
             products.append(inside)
     usual, seen, multiplied = (_medians(rounds, names) for rounds in (plain, watched, products))
     looking = {name: max(seen[name] - usual[name], 0.0) for name in names}
-    rest = {name: max(seen[name] - multiplied[name], 0.0) + looking[name] for name in names
-            if multiplied[name] > 0}  # fmt: skip
+    rest = {
+        name: max(seen[name] - multiplied[name], 0.0) + looking[name]
+        for name in names
+        if multiplied[name] > 0
+    }
     kinds = clock.kinds(names)
     return Times(_smoothed(usual, kinds), _smoothed(rest, kinds))
 
@@ -69,8 +70,10 @@ class _Clock:
     def __enter__(self) -> _Clock:
         for name in self.names:
             one = self.step.module.get_submodule(name)
-            self.handles += [one.register_forward_pre_hook(self._enter(name)),
-                             one.register_forward_hook(self._leave, always_call=True)]  # fmt: skip
+            self.handles += [
+                one.register_forward_pre_hook(self._enter(name)),
+                one.register_forward_hook(self._leave, always_call=True),
+            ]
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -91,9 +94,15 @@ class _Clock:
 
     def kinds(self, names: Sequence[str]) -> dict[str, Any]:
         """What makes blocks alike: class, parameters, and shapes of what they give."""
-        return {name: (type(module), tuple((n, p.shape) for n, p in module.named_parameters()),
-                       self.shapes.get(name))
-                for name in names for module in [self.step.module.get_submodule(name)]}  # fmt: skip
+        return {
+            name: (
+                type(module),
+                tuple((n, p.shape) for n, p in module.named_parameters()),
+                self.shapes.get(name),
+            )
+            for name in names
+            for module in [self.step.module.get_submodule(name)]
+        }
 
     def _enter(self, name: str) -> Callable[..., None]:
         return lambda *_: self.stack.append((name, self._now()))
@@ -101,8 +110,9 @@ class _Clock:
     def _leave(self, module: Any, args: Any, output: Any) -> None:
         name, start = self.stack.pop()
         self.totals[name] = self.totals.get(name, 0.0) + self._now() - start
-        self.shapes[name] = tuple(one.shape for one in pytree.tree_leaves(output)
-                                  if isinstance(one, torch.Tensor))  # fmt: skip
+        self.shapes[name] = tuple(
+            one.shape for one in pytree.tree_leaves(output) if isinstance(one, torch.Tensor)
+        )
 
     def _now(self) -> float:
         if self.step.device != "cpu":

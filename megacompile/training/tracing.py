@@ -56,10 +56,16 @@ def _trace_in_crew(form: Training, steps: int, data: Origin, processes: int, dev
         (folder / "form").mkdir()
         form.save(folder / "form")
         request = {
-            "form": str(folder / "form"), "signature": form.signature.to_dict(), "steps": steps,
-            "device": device, "base": str(data.base), "seed": data.seed, "model": data.model,
-            "train": data.train.model_dump(mode="json"), "out": str(folder / "trace.pt"),
-        }  # fmt: skip
+            "form": str(folder / "form"),
+            "signature": form.signature.to_dict(),
+            "steps": steps,
+            "device": device,
+            "base": str(data.base),
+            "seed": data.seed,
+            "model": data.model,
+            "train": data.train.model_dump(mode="json"),
+            "out": str(folder / "trace.pt"),
+        }
         with Crew(processes, torch.get_num_threads(), HANDLER, request) as crew:
             crew.ask({})
         values = torch.load(folder / "trace.pt", weights_only=True)
@@ -71,8 +77,12 @@ def tracer(request: dict[str, Any]) -> Callable[[Any], dict[str, Any]]:
 
     def handle(message: Any) -> dict[str, Any]:
         form = Training.load(Path(request["form"]), Signature.from_dict(request["signature"]))
-        data = Origin(request["model"], Path(request["base"]),
-                      Train.model_validate(request["train"]), request["seed"])  # fmt: skip
+        data = Origin(
+            request["model"],
+            Path(request["base"]),
+            Train.model_validate(request["train"]),
+            request["seed"],
+        )
         found = trace_form(form, request["steps"], data, request["device"], dropout=False)
         if torch.distributed.get_rank() == 0:
             torch.save(vars(found), request["out"])

@@ -23,8 +23,11 @@ def messages() -> Any:
     try:
         from tritonclient.grpc import model_config_pb2
     except ImportError as error:
-        raise BundleError(what="writing a Triton configuration needs 'tritonclient'",
-                          cause=str(error), remedy=INSTALL) from error  # fmt: skip
+        raise BundleError(
+            what="writing a Triton configuration needs 'tritonclient'",
+            cause=str(error),
+            remedy=INSTALL,
+        ) from error
     return model_config_pb2
 
 
@@ -47,9 +50,13 @@ def model_config(
 ) -> Any:
     """The configuration of one model; `tuning` None turns dynamic batching off."""
     pb = messages()
-    config = pb.ModelConfig(name=served.name, backend=served.backend, platform=served.platform,
-                            max_batch_size=served.max_batch_size,
-                            default_model_filename=served.filename)  # fmt: skip
+    config = pb.ModelConfig(
+        name=served.name,
+        backend=served.backend,
+        platform=served.platform,
+        max_batch_size=served.max_batch_size,
+        default_model_filename=served.filename,
+    )
     config.cc_model_filenames.update(served.filenames_by_arch)
     _add_ports(pb, config, interface.inputs, interface.outputs)
     if served.backend == "python" and served.max_batch_size > 0:
@@ -71,8 +78,7 @@ def model_config(
 def _add_ports(pb: Any, config: Any, inputs: Sequence[Port], outputs: Sequence[Port]) -> None:
     for message, ports in ((config.input, inputs), (config.output, outputs)):
         for port in ports:
-            one = message.add(name=port.name, data_type=data_type(pb, port),
-                              dims=port.shape or [1])  # fmt: skip
+            one = message.add(name=port.name, data_type=data_type(pb, port), dims=port.shape or [1])
             if not port.shape and config.platform != "ensemble":
                 # Triton knows no tensor without sizes: clients see one axis more, the model none.
                 one.reshape.SetInParent()
@@ -95,8 +101,13 @@ def set_versions(config: Any, versions: Any) -> None:
         config.version_policy.specific.versions.extend(versions.specific or [])
 
 
-def add_warmup(config: Any, interface: Interface, files: Mapping[str, str],
-               shapes: Mapping[str, Sequence[int]], sizes: Sequence[int]) -> None:  # fmt: skip
+def add_warmup(
+    config: Any,
+    interface: Interface,
+    files: Mapping[str, str],
+    shapes: Mapping[str, Sequence[int]],
+    sizes: Sequence[int],
+) -> None:
     """Requests that run before a version is ready: the bundle's sample at several batch sizes.
 
     `files` are names inside the model's `warmup` folder; `shapes` those of one sample.
@@ -112,9 +123,13 @@ def add_warmup(config: Any, interface: Interface, files: Mapping[str, str],
 
 
 def ensemble_config(
-    name: str, steps: Sequence[tuple[str, Sequence[Port], Sequence[Port]]],
-    inputs: Sequence[Port], outputs: Sequence[Port], max_batch_size: int, wanted: Triton,
-) -> Any:  # fmt: skip
+    name: str,
+    steps: Sequence[tuple[str, Sequence[Port], Sequence[Port]]],
+    inputs: Sequence[Port],
+    outputs: Sequence[Port],
+    max_batch_size: int,
+    wanted: Triton,
+) -> Any:
     """One request through several models; tensors are handed on under their own names."""
     pb = messages()
     config = pb.ModelConfig(name=name, platform="ensemble", max_batch_size=max_batch_size)
@@ -151,9 +166,12 @@ def from_text(text: str, where: str) -> Any:
     try:
         return text_format.Parse(text, messages().ModelConfig())
     except text_format.ParseError as error:
-        raise BundleError(what="the configuration there can't be read", where=where,
-                          cause=str(error), remedy="mend it, or name another repository",
-                          ) from error  # fmt: skip
+        raise BundleError(
+            what="the configuration there can't be read",
+            where=where,
+            cause=str(error),
+            remedy="mend it, or name another repository",
+        ) from error
 
 
 # What may differ between two exports of one model: the versions before go on being served as

@@ -88,9 +88,7 @@ class _Bundle:
         return self.interface.largest if given == "auto" else given
 
 
-def export_triton(
-    folder: Path, repository: Path, say: Say, new_config: bool = False
-) -> Exported:  # fmt: skip
+def export_triton(folder: Path, repository: Path, say: Say, new_config: bool = False) -> Exported:
     """Write a bundle into a model repository as the next version of its model.
 
     Raises:
@@ -109,14 +107,19 @@ def export_triton(
 def _open(folder: Path) -> _Bundle:
     manifest = read_manifest(folder)
     if not manifest.get("executed", True):
-        raise BundleError(what="the bundle was never executed, so it is not ready to be served",
-                          where=str(folder), got=", ".join(manifest["target"]["arch"]),
-                          remedy="run `megacompile finish BUNDLE` on the target machine first",
-                          )  # fmt: skip
+        raise BundleError(
+            what="the bundle was never executed, so it is not ready to be served",
+            where=str(folder),
+            got=", ".join(manifest["target"]["arch"]),
+            remedy="run `megacompile finish BUNDLE` on the target machine first",
+        )
     if "outputs" not in manifest:
-        raise BundleError(what="the bundle doesn't say its outputs' shapes", where=str(folder),
-                          got=f"written by megacompile {manifest['megacompile']}",
-                          remedy="build it again")  # fmt: skip
+        raise BundleError(
+            what="the bundle doesn't say its outputs' shapes",
+            where=str(folder),
+            got=f"written by megacompile {manifest['megacompile']}",
+            remedy="build it again",
+        )
     spec = json.loads((folder / SPEC).read_text())
     wanted = Triton.model_validate((spec.get("deploy") or {}).get("triton") or {})
     signature = Signature.from_dict(manifest["signature"])
@@ -131,22 +134,26 @@ def _check_sizes(wanted: Triton, found: Interface, where: str) -> None:
     largest = found.largest
     if found.batch is not None and wanted.max_batch_size != "auto":
         if wanted.max_batch_size > largest:
-            raise BundleError(what=f"max_batch_size is beyond what dim '{found.batch}' allows",
-                              where=where, expected=f"at most {largest}",
-                              got=str(wanted.max_batch_size),
-                              remedy=f"raise dims.{found.batch}.max and build again",
-                              )  # fmt: skip
+            raise BundleError(
+                what=f"max_batch_size is beyond what dim '{found.batch}' allows",
+                where=where,
+                expected=f"at most {largest}",
+                got=str(wanted.max_batch_size),
+                remedy=f"raise dims.{found.batch}.max and build again",
+            )
         largest = wanted.max_batch_size
     if wanted.preferred_batch_sizes == "auto":
         return
     beyond = [size for size in wanted.preferred_batch_sizes if size > largest]
     if beyond:
         name = found.inputs[0].name
-        raise BundleError(what=f"preferred batch size {beyond[0]} is beyond what input '{name}' "
-                          "takes", where=where, expected=f"at most {largest}",
-                          got=str(beyond[0]),
-                          remedy="lower preferred_batch_sizes, or raise the batch dim's max and "
-                          "build again")  # fmt: skip
+        raise BundleError(
+            what=f"preferred batch size {beyond[0]} is beyond what input '{name}' takes",
+            where=where,
+            expected=f"at most {largest}",
+            got=str(beyond[0]),
+            remedy="lower preferred_batch_sizes, or raise the batch dim's max and build again",
+        )
 
 
 def _tune(bundle: _Bundle, say: Say, curve: list[Measurement]) -> Tuning | None:
@@ -164,8 +171,10 @@ def _tune(bundle: _Bundle, say: Say, curve: list[Measurement]) -> Tuning | None:
         finally:
             runner.close()
         chosen = tuning.choose(curve)
-    return Tuning(chosen.preferred if sizes == "auto" else tuple(sizes),
-                  chosen.delay_us if delay == "auto" else delay)  # fmt: skip
+    return Tuning(
+        chosen.preferred if sizes == "auto" else tuple(sizes),
+        chosen.delay_us if delay == "auto" else delay,
+    )
 
 
 def _models(bundle: _Bundle, name: str, tuned: Tuning | None) -> list[Model]:
@@ -210,11 +219,16 @@ def _engine(bundle: _Bundle, name: str, tuned: Tuning | None) -> Model:
     if wanted.platform == "native":
         native = _native(bundle, backend)
         if native.numbered:
-            shown = dataclasses.replace(shown, inputs=_numbered(shown.inputs),
-                                        outputs=_numbered(shown.outputs))  # fmt: skip
+            shown = dataclasses.replace(
+                shown, inputs=_numbered(shown.inputs), outputs=_numbered(shown.outputs)
+            )
         served = dataclasses.replace(
-            served, backend=native.backend, platform=native.platform, filename=native.filename,
-            filenames_by_arch=_plans(bundle) if backend == "tensorrt" else {})  # fmt: skip
+            served,
+            backend=native.backend,
+            platform=native.platform,
+            filename=native.filename,
+            filenames_by_arch=_plans(bundle) if backend == "tensorrt" else {},
+        )
     config = configs.model_config(served, shown, wanted, tuned)
     model = Model(name, config, fill)
     if wanted.warmup:
@@ -230,16 +244,22 @@ def _python_version(bundle: _Bundle, folder: Path) -> None:
 def _native(bundle: _Bundle, backend: str) -> Native:
     found = NATIVE.get(backend)
     if found is None:
-        raise BundleError(what=f"Triton has no backend of its own for '{backend}'",
-                          where=str(bundle.folder), expected=", ".join(NATIVE), got=backend,
-                          remedy="write platform: python, which runs any bundle")  # fmt: skip
+        raise BundleError(
+            what=f"Triton has no backend of its own for '{backend}'",
+            where=str(bundle.folder),
+            expected=", ".join(NATIVE),
+            got=backend,
+            remedy="write platform: python, which runs any bundle",
+        )
     if backend == "tensorrt":
         record = json.loads((bundle.folder / ENGINE / "tensorrt.json").read_text())
         if record["flavour"] != "tensorrt":
-            raise BundleError(what=f"Triton's TensorRT backend does not load engines of "
-                              f"{record['flavour']}", where=str(bundle.folder),
-                              remedy="write platform: python, or build with flavour tensorrt on "
-                              "the target machine")  # fmt: skip
+            raise BundleError(
+                what=f"Triton's TensorRT backend does not load engines of {record['flavour']}",
+                where=str(bundle.folder),
+                remedy="write platform: python, or build with flavour tensorrt on "
+                "the target machine",
+            )
     return found
 
 
@@ -250,8 +270,9 @@ def _plans(bundle: _Bundle) -> dict[str, str]:
 
 
 def _numbered(ports: tuple[Port, ...]) -> tuple[Port, ...]:
-    return tuple(dataclasses.replace(port, name=f"{port.name}__{index}")
-                 for index, port in enumerate(ports))  # fmt: skip
+    return tuple(
+        dataclasses.replace(port, name=f"{port.name}__{index}") for index, port in enumerate(ports)
+    )
 
 
 def _warm_up(bundle: _Bundle, model: Model, shown: Interface, tuned: Tuning | None) -> None:
@@ -271,7 +292,7 @@ def _warm_up(bundle: _Bundle, model: Model, shown: Interface, tuned: Tuning | No
 
 def _hook(
     bundle: _Bundle, name: str, reference: str, takes: tuple[Port, ...], gives: tuple[Port, ...]
-) -> Model:  # fmt: skip
+) -> Model:
     """A Python step of the user's as a model of its own. Nobody waits for others there, but what
     has gathered is handed over in one go."""
     served = Served(name, "python", bundle.max_batch_size, False, parameters={"hook": reference})

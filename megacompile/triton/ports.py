@@ -10,9 +10,19 @@ from megacompile.errors import BundleError
 from megacompile.signature import Signature
 
 # Names of Triton's DataType enumeration (model_config.proto), without their prefix.
-TYPES = {"bool": "BOOL", "uint8": "UINT8", "int8": "INT8", "int16": "INT16", "int32": "INT32",
-         "int64": "INT64", "float16": "FP16", "float32": "FP32", "float64": "FP64",
-         "bfloat16": "BF16", "string": "STRING"}  # fmt: skip
+TYPES = {
+    "bool": "BOOL",
+    "uint8": "UINT8",
+    "int8": "INT8",
+    "int16": "INT16",
+    "int32": "INT32",
+    "int64": "INT64",
+    "float16": "FP16",
+    "float32": "FP32",
+    "float64": "FP64",
+    "bfloat16": "BF16",
+    "string": "STRING",
+}
 
 
 @dataclass(frozen=True)
@@ -32,9 +42,12 @@ class Port:
             BundleError: Triton has no such type.
         """
         if self.dtype not in TYPES:
-            raise BundleError(what=f"Triton has no type for tensor '{self.name}'",
-                              expected=", ".join(TYPES), got=self.dtype,
-                              remedy="convert it inside the model")  # fmt: skip
+            raise BundleError(
+                what=f"Triton has no type for tensor '{self.name}'",
+                expected=", ".join(TYPES),
+                got=self.dtype,
+                remedy="convert it inside the model",
+            )
         return f"TYPE_{TYPES[self.dtype]}"
 
 
@@ -85,15 +98,21 @@ def interface(
         if odd is not None and batched is None:
             batch = None
         elif odd is not None:
-            raise BundleError(what=f"output '{odd}' has no batch axis, so requests can't share a "
-                              "run", expected=f"[{batch}, …]", got=_shown(outputs[odd]),
-                              remedy="write max_batch_size: 0, or let the model give that output "
-                              "a batch axis")  # fmt: skip
-    inputs = tuple(Port(name, one.dtype, _sizes(one.shape, signature, batch))
-                   for name, one in signature.tensors.items())  # fmt: skip
+            raise BundleError(
+                what=f"output '{odd}' has no batch axis, so requests can't share a run",
+                expected=f"[{batch}, …]",
+                got=_shown(outputs[odd]),
+                remedy="write max_batch_size: 0, or let the model give that output a batch axis",
+            )
+    inputs = tuple(
+        Port(name, one.dtype, _sizes(one.shape, signature, batch))
+        for name, one in signature.tensors.items()
+    )
     dtypes = dict(zip(signature.outputs, signature.output_dtypes, strict=True))
-    given = tuple(Port(name, dtypes[name], _sizes(outputs[name], signature, batch))
-                  for name in signature.outputs)  # fmt: skip
+    given = tuple(
+        Port(name, dtypes[name], _sizes(outputs[name], signature, batch))
+        for name in signature.outputs
+    )
     return Interface(inputs, given, batch, signature.dims[batch].max if batch else 0)
 
 
@@ -101,16 +120,19 @@ def _unbatched(signature: Signature) -> BundleError:
     for name, tensor in signature.tensors.items():
         size = tensor.shape[0] if tensor.shape else None
         if not isinstance(size, str) or signature.dims[size].fixed:
-            return BundleError(what=f"input '{name}' has no batch axis that may vary, and "
-                               "max_batch_size asks for one",
-                               expected="a dim with a range as its first size",
-                               got=_shown(tensor.shape),
-                               remedy="write max_batch_size: 0, or make its first size a dim and "
-                               "build again")  # fmt: skip
+            return BundleError(
+                what=f"input '{name}' has no batch axis that may vary, and "
+                "max_batch_size asks for one",
+                expected="a dim with a range as its first size",
+                got=_shown(tensor.shape),
+                remedy="write max_batch_size: 0, or make its first size a dim and build again",
+            )
     names = ", ".join(f"{n} {_shown(t.shape)}" for n, t in signature.tensors.items())
-    return BundleError(what="the inputs' first axes are not one batch dim", got=names,
-                       remedy="write max_batch_size: 0, or use one dim for all first axes",
-                       )  # fmt: skip
+    return BundleError(
+        what="the inputs' first axes are not one batch dim",
+        got=names,
+        remedy="write max_batch_size: 0, or use one dim for all first axes",
+    )
 
 
 def _sizes(shape: Sequence[Any], signature: Signature, batch: str | None) -> tuple[int, ...]:

@@ -40,7 +40,7 @@ class Model:
 
 def add_version(
     repository: Path, models: Sequence[Model], new_config: bool
-) -> tuple[int, list[str]]:  # fmt: skip
+) -> tuple[int, list[str]]:
     """Write the next version of all models; returns its number and remarks.
 
     Models come in the order in which the server may load them: an ensemble last. Each version's
@@ -75,21 +75,28 @@ def _check(repository: Path, model: Model, new_config: bool) -> list[str]:
     path = repository / model.name / CONFIG
     if not path.exists():
         if (repository / model.name).exists():
-            raise BundleError(what=f"'{model.name}' is there and has no {CONFIG}",
-                              where=str(repository), remedy="remove it, or export under another "
-                              "name (deploy.triton.model_name)")  # fmt: skip
+            raise BundleError(
+                what=f"'{model.name}' is there and has no {CONFIG}",
+                where=str(repository),
+                remedy="remove it, or export under another name (deploy.triton.model_name)",
+            )
         return []
     old = from_text(path.read_text(encoding="utf-8"), str(path))
     different = difference(old, model.config)
     if different is not None:
-        raise BundleError(what=f"the model '{model.name}' there is another one, so a version can't "
-                          "be added", where=str(path), got=different,
-                          remedy="export under another name (deploy.triton.model_name), or into "
-                          "another repository")  # fmt: skip
+        raise BundleError(
+            what=f"the model '{model.name}' there is another one, so a version can't be added",
+            where=str(path),
+            got=different,
+            remedy="export under another name (deploy.triton.model_name), or into "
+            "another repository",
+        )
     if to_text(old) == to_text(model.config) or new_config:
         return []
-    return [f"'{model.name}' keeps its {CONFIG}; --new-config would replace its batching, "
-            "instances, warm-up and version policy"]  # fmt: skip
+    return [
+        f"'{model.name}' keeps its {CONFIG}; --new-config would replace its batching, "
+        "instances, warm-up and version policy"
+    ]
 
 
 def _write(repository: Path, model: Model, version: int, new_config: bool) -> None:

@@ -47,8 +47,10 @@ class _Step:
         """Answer all requests; what is wrong with one is said to that one alone."""
         import triton_python_backend_utils as utils
 
-        feeds = [{name: utils.get_input_tensor_by_name(request, name).as_numpy()
-                  for name in self.inputs} for request in requests]  # fmt: skip
+        feeds = [
+            {name: utils.get_input_tensor_by_name(request, name).as_numpy() for name in self.inputs}
+            for request in requests
+        ]
         answers = answer(self.run, feeds, self.batched and self.joins)
         return [self._response(utils, one) for one in answers]
 
@@ -84,8 +86,10 @@ class Hook(_Step):
             found = hook(**feeds)
             if not isinstance(found, Mapping) or not expected <= set(found):
                 got = ", ".join(found) if isinstance(found, Mapping) else type(found).__name__
-                raise ValueError(f"'{self.parameter('hook')}' must return {sorted(expected)} by "
-                                 f"name; it returned {got}")  # fmt: skip
+                raise ValueError(
+                    f"'{self.parameter('hook')}' must return {sorted(expected)} by "
+                    f"name; it returned {got}"
+                )
             return {name: np.asarray(found[name]) for name in expected}
 
         return run
@@ -118,8 +122,9 @@ def _together(run: Run, requests: Sequence[Feeds]) -> list[Feeds | Exception]:
         return [_alone(run, feeds) for feeds in requests]
     ends = np.cumsum([len(next(iter(feeds.values()))) for feeds in requests])
     parts = {name: np.split(np.asarray(value), ends[:-1]) for name, value in found.items()}
-    return [{name: split[number] for name, split in parts.items()}
-            for number in range(len(requests))]  # fmt: skip
+    return [
+        {name: split[number] for name, split in parts.items()} for number in range(len(requests))
+    ]
 
 
 def _alone(run: Run, feeds: Feeds) -> Feeds | Exception:

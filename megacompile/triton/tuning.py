@@ -57,8 +57,10 @@ def measure_curve(
     Sizes take turns, so that a slow moment of the machine meets all of them.
     """
     typical = examples.sizes(signature, "typical")
-    feeds = {size: examples.make(signature, {**typical, batch: size})
-             for size in sizes_to_measure(largest)}  # fmt: skip
+    feeds = {
+        size: examples.make(signature, {**typical, batch: size})
+        for size in sizes_to_measure(largest)
+    }
     taken: dict[int, list[float]] = {size: [] for size in feeds}
     end = time.perf_counter() + SECONDS_PER_SIZE * len(feeds)
     for one in feeds.values():

@@ -85,10 +85,12 @@ class Fit:
         self.calls = calls
         # Per block: the name that a value has in it, by its name in the first block.
         self.names = [
-            {first.removeprefix(f"{group.blocks[0]}."): own.removeprefix(f"{block}.")
-             for first, own in zip(group.parameters[0], names, strict=True)}
+            {
+                first.removeprefix(f"{group.blocks[0]}."): own.removeprefix(f"{block}.")
+                for first, own in zip(group.parameters[0], names, strict=True)
+            }
             for block, names in zip(group.blocks, group.parameters, strict=True)
-        ]  # fmt: skip
+        ]
 
     def residual(self, values: Values) -> float:
         """Mean over all calls of the squared error relative to the squared answer."""
@@ -139,5 +141,6 @@ def relative_error(output: Any, wanted: Any) -> torch.Tensor:
 def _floats(value: Any) -> tuple[torch.Tensor, ...]:
     from torch.utils._pytree import tree_leaves
 
-    return tuple(t for t in tree_leaves(value) if hasattr(t, "is_floating_point")
-                 and t.is_floating_point())  # fmt: skip
+    return tuple(
+        t for t in tree_leaves(value) if hasattr(t, "is_floating_point") and t.is_floating_point()
+    )

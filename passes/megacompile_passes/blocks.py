@@ -96,17 +96,27 @@ def named_groups(module: torch.nn.Module, groups: Sequence[Sequence[str]]) -> li
     for number, group in enumerate(groups):
         chosen = select(group, names, f"groups[{number}]")
         # `layers.*` matches what lies inside the layers too: the outermost are meant.
-        outer = [n for n in names if n in chosen and not any(
-            n.startswith(f"{other}.") for other in chosen)]  # fmt: skip
+        outer = [
+            n
+            for n in names
+            if n in chosen and not any(n.startswith(f"{other}.") for other in chosen)
+        ]
         if len(outer) < 2:
-            raise PassError(what="a group of one block shares nothing", where=f"groups[{number}]",
-                            got=", ".join(outer), expected="two names or more")  # fmt: skip
+            raise PassError(
+                what="a group of one block shares nothing",
+                where=f"groups[{number}]",
+                got=", ".join(outer),
+                expected="two names or more",
+            )
         for name in outer:
             for other in (o for one in found for o in one):
                 if nested(name, other):
-                    raise PassError(what=f"'{name}' is in two groups", where=f"groups[{number}]",
-                                    got=f"'{other}' is in a group before",
-                                    remedy="name each block once")  # fmt: skip
+                    raise PassError(
+                        what=f"'{name}' is in two groups",
+                        where=f"groups[{number}]",
+                        got=f"'{other}' is in a group before",
+                        remedy="name each block once",
+                    )
         found.append(tuple(outer))
     return found
 
@@ -124,9 +134,11 @@ def matched(module: torch.nn.Module, blocks: Sequence[str], wirings: Wirings) ->
     for name, graph in zip(blocks, graphs, strict=True):
         mapping = correspondence(graphs[0], graph)
         if mapping is None:
-            raise PassError(what=f"'{blocks[0]}' and '{name}' can't share parameters",
-                            expected="blocks with the same operators, wired alike, and parameters "
-                            "of the same shapes",
-                            got=difference(graphs[0], graph))  # fmt: skip
+            raise PassError(
+                what=f"'{blocks[0]}' and '{name}' can't share parameters",
+                expected="blocks with the same operators, wired alike, and parameters "
+                "of the same shapes",
+                got=difference(graphs[0], graph),
+            )
         rows.append(tuple(f"{name}.{mapping[one]}" for one in order))
     return Group(tuple(blocks), tuple(rows))

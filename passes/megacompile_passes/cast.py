@@ -18,9 +18,10 @@ class Cast(Pass[In, Out]):
 
     dtype: Literal["bfloat16", "float16"]
     keep: list[str] | None = Field(
-        None, description="names, operators or module paths (globs) that stay in float32 besides "
-        "normalization, softmax, and whatever overflows on the measured ranges"
-    )  # fmt: skip
+        None,
+        description="names, operators or module paths (globs) that stay in float32 besides "
+        "normalization, softmax, and whatever overflows on the measured ranges",
+    )
 
     def provided(self) -> frozenset[Fact]:
         return frozenset({Fact.BFLOAT16 if self.dtype == "bfloat16" else Fact.FLOAT16})

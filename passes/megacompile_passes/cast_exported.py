@@ -47,9 +47,11 @@ class CastExported(Cast[Exported, Exported]):
             reason = policy.float32.get(node.name)
             sites.skip(_site(node), reason) if reason else sites.change()
         if not sites.changed:
-            raise PassError(what=f"cast to {self.dtype} changed nothing",
-                            got=f"0 of {sites.matched} float operators",
-                            remedy="name fewer operators in `keep`")  # fmt: skip
+            raise PassError(
+                what=f"cast to {self.dtype} changed nothing",
+                got=f"0 of {sites.matched} float operators",
+                remedy="name fewer operators in `keep`",
+            )
         return Result(reexport(module, model, feeds), sites, notes)
 
 
@@ -61,15 +63,21 @@ def _site(node: torch.fx.Node) -> str:
 def _functional(model: Exported) -> torch.fx.GraphModule:
     """A graph of one's own without updates in place: a cast copy would swallow them."""
     program: Any = model.program
-    if any(n.op == "call_function" and getattr(n.target, "_schema", None) is not None
-           and n.target._schema.is_mutable for n in program.graph.nodes):  # fmt: skip
+    if any(
+        n.op == "call_function"
+        and getattr(n.target, "_schema", None) is not None
+        and n.target._schema.is_mutable
+        for n in program.graph.nodes
+    ):
         with quiet(), symbolic_recurrence():
             program = program.run_decompositions({})
     module = program.module(check_guards=False)
     by_name = {n.name: n for n in program.graph.nodes}
-    held = {**program.graph_signature.inputs_to_parameters,
-            **program.graph_signature.inputs_to_buffers,
-            **program.graph_signature.inputs_to_lifted_tensor_constants}  # fmt: skip
+    held = {
+        **program.graph_signature.inputs_to_parameters,
+        **program.graph_signature.inputs_to_buffers,
+        **program.graph_signature.inputs_to_lifted_tensor_constants,
+    }
     values = {target: by_name[name].meta.get("val") for name, target in held.items()}
     for node in module.graph.nodes:
         if node.op == "get_attr" and "val" not in node.meta:
@@ -189,9 +197,12 @@ def _converted(
 
 
 def _weight(
-    module: torch.fx.GraphModule, node: torch.fx.Node, dtype: torch.dtype, clamp: bool,
+    module: torch.fx.GraphModule,
+    node: torch.fx.Node,
+    dtype: torch.dtype,
+    clamp: bool,
     weights: dict[tuple[Any, ...], str],
-) -> torch.fx.Node:  # fmt: skip
+) -> torch.fx.Node:
     """A 16-bit copy of a weight; names of one storage share one copy."""
     import torch
 

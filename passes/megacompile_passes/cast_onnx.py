@@ -44,9 +44,12 @@ class CastOnnx(Cast[Onnx, Onnx]):
         source = onnxfile.read(model.path)
         if is_quantized(source):
             # Scales in float16 make a graph that no runtime loads (microsoft/Olive#852).
-            raise PassError(what="the model is quantized", where=str(model.path),
-                            expected="weights in float32",
-                            remedy="`cast` goes before, or instead of, `quantize`")  # fmt: skip
+            raise PassError(
+                what="the model is quantized",
+                where=str(model.path),
+                expected="weights in float32",
+                remedy="`cast` goes before, or instead of, `quantize`",
+            )
         precision = Precision(self.dtype)
         graph, note = upgrade_opset(source, self._opset(source))
         notes = [note] if note else []
@@ -79,10 +82,12 @@ class CastOnnx(Cast[Onnx, Onnx]):
         sites = _sites(graph, nodes, decisions)
         if not sites.changed:
             reasons = sites.skipped or list(decisions.reasons.items())
-            raise PassError(what=f"0 of {sites.matched} {sites.kind} could be cast",
-                            expected="float32 products outside the bodies of If and Loop",
-                            got="; ".join(f"{n}: {r}" for n, r in reasons[:5]) or "none",
-                            remedy="shorten `keep`, or take `cast` out")  # fmt: skip
+            raise PassError(
+                what=f"0 of {sites.matched} {sites.kind} could be cast",
+                expected="float32 products outside the bodies of If and Loop",
+                got="; ".join(f"{n}: {r}" for n, r in reasons[:5]) or "none",
+                remedy="shorten `keep`, or take `cast` out",
+            )
         notes += _remarks(decisions, self.dtype)
         rewrite(graph, decisions, precision, kept)
         put_back(graph, taken)
@@ -104,8 +109,12 @@ class CastOnnx(Cast[Onnx, Onnx]):
 def _watched(model: onnx.ModelProto, types: dict[str, int]) -> list[str]:
     """Results whose size decides: inputs and outputs of the nodes that may be cast."""
     made = {name for node in model.graph.node for name in node.output}
-    names = [name for node in model.graph.node if node.op_type in COMPUTE | FOLLOW
-             for name in [*node.input, *node.output]]  # fmt: skip
+    names = [
+        name
+        for node in model.graph.node
+        if node.op_type in COMPUTE | FOLLOW
+        for name in [*node.input, *node.output]
+    ]
     return [n for n in dict.fromkeys(names) if n in made and types.get(n) == FLOAT]
 
 
@@ -125,20 +134,28 @@ def _sites(model: onnx.ModelProto, nodes: list[onnx.NodeProto], decisions: Decis
 def _ties(before: int, after: int) -> list[str]:
     if after <= before:
         return []
-    return [f"a shared weight is stored in both precisions, as `keep` asks: {before} parameters "
-            f"became {after}"]  # fmt: skip
+    return [
+        f"a shared weight is stored in both precisions, as `keep` asks: {before} parameters "
+        f"became {after}"
+    ]
 
 
 def _remarks(decisions: Decisions, dtype: str) -> list[str]:
     notes = []
     large = [f"{n} ({r})" for n, r in decisions.reasons.items() if " reaches " in r]
     if large:
-        notes.append(f"stay in float32, since {dtype} ends at 65504 and data to come may be twice "
-                     "as large: " + ", ".join(large[:20]))  # fmt: skip
+        notes.append(
+            f"stay in float32, since {dtype} ends at 65504 and data to come may be twice "
+            "as large: " + ", ".join(large[:20])
+        )
     if decisions.constants:
-        notes.append(f"constants too large or too small for {dtype}, used in float32: "
-                     + ", ".join(decisions.constants[:20]))  # fmt: skip
+        notes.append(
+            f"constants too large or too small for {dtype}, used in float32: "
+            + ", ".join(decisions.constants[:20])
+        )
     if dtype == "float16":
-        notes.append("ONNX Runtime emulates float16 on a CPU: it computes in float32 between "
-                     "casts, so an overflow on a device can't show here")  # fmt: skip
+        notes.append(
+            "ONNX Runtime emulates float16 on a CPU: it computes in float32 between "
+            "casts, so an overflow on a device can't show here"
+        )
     return notes

@@ -42,32 +42,42 @@ class CheckpointBlocks(Pass[Training, Training]):
         None, ge=1, description="of every kind of repeated block, each so many-th; 1: all of them"
     )
     memory: float | None = Field(
-        None, gt=0, lt=1, description="the share of the plain step's activation memory that the "
-        "step may take: blocks are measured, and the cheapest set that fits is chosen"
-    )  # fmt: skip
+        None,
+        gt=0,
+        lt=1,
+        description="the share of the plain step's activation memory that the "
+        "step may take: blocks are measured, and the cheapest set that fits is chosen",
+    )
     policy: Literal["all", "keep-matmul"] | None = Field(
-        None, description="all: keep a block's inputs alone; keep-matmul: keep the results of "
+        None,
+        description="all: keep a block's inputs alone; keep-matmul: keep the results of "
         "matrix products too, and compute only the rest again; default: with `memory` what is "
-        "cheapest for each block, else all"
-    )  # fmt: skip
+        "cheapest for each block, else all",
+    )
 
     @model_validator(mode="after")
     def _one_way(self) -> Self:
         given = [n for n in ("blocks", "every", "memory") if getattr(self, n) is not None]
         if len(given) != 1:
-            raise ValueError("one of `blocks`, `every` and `memory` is needed; got "
-                             + (" and ".join(given) or "none"))  # fmt: skip
+            raise ValueError(
+                "one of `blocks`, `every` and `memory` is needed; got "
+                + (" and ".join(given) or "none")
+            )
         return self
 
     def run(self, model: Training, ctx: PassContext) -> Result[Training]:
         training = ctx.needs_training(self.name)
         recipe = model.recipe
-        for other, value in (("compress-activations", recipe.compression),
-                             ("offload-activations", recipe.offload)):  # fmt: skip
+        for other, value in (
+            ("compress-activations", recipe.compression),
+            ("offload-activations", recipe.offload),
+        ):
             if value is not None:
-                raise PassError(what=f"'{other}' comes before 'checkpoint'",
-                                cause="what is stored elsewhere can't be measured by block",
-                                remedy=f"write 'checkpoint' before '{other}'")  # fmt: skip
+                raise PassError(
+                    what=f"'{other}' comes before 'checkpoint'",
+                    cause="what is stored elsewhere can't be measured by block",
+                    remedy=f"write 'checkpoint' before '{other}'",
+                )
         if recipe.compile is not None:
             from megacompile_passes.checkpoint_compiled import partitioned
 
@@ -89,21 +99,27 @@ class CheckpointBlocks(Pass[Training, Training]):
     def _named(self, model: Training, kinds: Sequence[Sequence[str]]) -> list[str]:
         if self.every is not None:
             if not kinds:
-                raise PassError(what="no repeated blocks found",
-                                expected="modules with the same operators, wired alike",
-                                remedy="name them: blocks: [name, name]")  # fmt: skip
+                raise PassError(
+                    what="no repeated blocks found",
+                    expected="modules with the same operators, wired alike",
+                    remedy="name them: blocks: [name, name]",
+                )
             return [name for names in kinds for name in names[:: self.every]]
         assert self.blocks is not None
         names = [n for n, _ in model.module.named_modules(remove_duplicate=False) if n]
         wanted = [self.blocks] if isinstance(self.blocks, str) else self.blocks
         found = select(wanted, names, "blocks")
-        return [n for n in names if n in found
-                and not any(n.startswith(f"{other}.") for other in found)]  # fmt: skip
+        return [
+            n for n in names if n in found and not any(n.startswith(f"{other}.") for other in found)
+        ]
 
     def _within(
-        self, model: Training, training: TrainingContext, kinds: Sequence[Sequence[str]],
+        self,
+        model: Training,
+        training: TrainingContext,
+        kinds: Sequence[Sequence[str]],
         sites: Sites,
-    ) -> Result[Training]:  # fmt: skip
+    ) -> Result[Training]:
         """The cheapest set whose measured memory is within the budget."""
         from megacompile.training import solver
         from megacompile.training.costs import block_costs, measure
@@ -121,17 +137,22 @@ class CheckpointBlocks(Pass[Training, Training]):
                 break
             made = _with_checkpoints(model.recipe, found.ways)
             real = _measured(model, training, made)
-            notes.append(f"predicted {found.peak / plain:.3f} of the plain step's activation "
-                         f"memory, measured {real / plain:.3f}")  # fmt: skip
+            notes.append(
+                f"predicted {found.peak / plain:.3f} of the plain step's activation "
+                f"memory, measured {real / plain:.3f}"
+            )
             if real <= budget:
                 if not found.blocks:
-                    raise PassError(what="the step is within the memory budget already",
-                                    expected=f"more than {self.memory:.3f} of the plain step's",
-                                    got=f"{real / plain:.3f}",
-                                    remedy="leave 'checkpoint' out, or lower `memory`",
-                                    )  # fmt: skip
-                why = (f"cheapest set within {self.memory:g} of the activations, "
-                       f"{found.milliseconds:.0f} ms in all")  # fmt: skip
+                    raise PassError(
+                        what="the step is within the memory budget already",
+                        expected=f"more than {self.memory:.3f} of the plain step's",
+                        got=f"{real / plain:.3f}",
+                        remedy="leave 'checkpoint' out, or lower `memory`",
+                    )
+                why = (
+                    f"cheapest set within {self.memory:g} of the activations, "
+                    f"{found.milliseconds:.0f} ms in all"
+                )
                 made = made.edited(costs=block_costs(problem, found.ways, why))
                 for name in candidates:
                     if name in found.blocks:
@@ -165,8 +186,11 @@ def _kinds(model: Training, training: TrainingContext) -> list[tuple[str, ...]]:
 
 def _candidates(model: Training, kinds: Sequence[Sequence[str]]) -> list[str]:
     """Repeated blocks and the modules of several parts inside them; else all such modules."""
-    modules = {n: m for n, m in model.module.named_modules() if n and any(m.children())
-               and type(m).forward is not _no_forward()}  # fmt: skip
+    modules = {
+        n: m
+        for n, m in model.module.named_modules()
+        if n and any(m.children()) and type(m).forward is not _no_forward()
+    }
     blocks = [name for names in kinds for name in names]
     if not blocks:
         return list(modules)
@@ -207,17 +231,19 @@ def _ways(names: Sequence[str], policy: Policy) -> list[Way]:
 def _limited(problem: Problem, policy: Policy | None) -> Problem:
     """With the ways that the option allows."""
     return dataclasses.replace(
-        problem, milliseconds={} if policy == "keep-matmul" else problem.milliseconds,
+        problem,
+        milliseconds={} if policy == "keep-matmul" else problem.milliseconds,
         selective={} if policy == "all" else problem.selective,
-    )  # fmt: skip
+    )
 
 
 def _with_checkpoints(recipe: Recipe, ways: Sequence[Way]) -> Recipe:
     from megacompile.training.recipe import Checkpoint
 
-    more = tuple(Checkpoint(module=way.block,
-                            policy="keep-matmul" if way.keeps_products else "all")
-                 for way in ways)  # fmt: skip
+    more = tuple(
+        Checkpoint(module=way.block, policy="keep-matmul" if way.keeps_products else "all")
+        for way in ways
+    )
     return recipe.edited(checkpoints=(*recipe.checkpoints, *more))
 
 
@@ -251,8 +277,10 @@ def _worst(problem: Problem, chosen: Sequence[Way]) -> str:
     inside = "/".join(problem.segments[segment].blocks)
     place = f"inside '{inside}'" if inside else "outside all blocks"
     own = problem.segments[segment].peak
-    return (f"the worst moment is {place}: {own / 1e6:.1f} MB of its own on top of "
-            f"{(alive - own) / 1e6:.1f} MB that earlier parts keep")  # fmt: skip
+    return (
+        f"the worst moment is {place}: {own / 1e6:.1f} MB of its own on top of "
+        f"{(alive - own) / 1e6:.1f} MB that earlier parts keep"
+    )
 
 
 def _up(share: float) -> float:

@@ -26,13 +26,17 @@ def partitioned(
     """
     assert model.recipe.compile is not None
     if model.recipe.compile.activation_memory_budget is not None:
-        raise PassError(what="the compiled step has a memory budget already",
-                        got="one in 'compile' and one in 'checkpoint'",
-                        remedy="leave one of the two out")  # fmt: skip
+        raise PassError(
+            what="the compiled step has a memory budget already",
+            got="one in 'compile' and one in 'checkpoint'",
+            remedy="leave one of the two out",
+        )
     if memory is None:
-        raise PassError(what="a compiled step has no blocks to checkpoint",
-                        expected="memory: SHARE, for which the partitioner chooses",
-                        remedy="write 'checkpoint' before 'compile', or use `memory`")  # fmt: skip
+        raise PassError(
+            what="a compiled step has no blocks to checkpoint",
+            expected="memory: SHARE, for which the partitioner chooses",
+            remedy="write 'checkpoint' before 'compile', or use `memory`",
+        )
     import torch
 
     batch = next(training.batches())
@@ -49,16 +53,18 @@ def partitioned(
         if tried[budget] <= memory:
             break
     else:
-        raise PassError(what="the memory budget can't be met by the partitioner",
-                        expected=f"memory: {memory:g}",
-                        got=f"the least is {min(tried.values()):.3f} of the plain step's "
-                        "activation memory",
-                        remedy="allow that much, or write 'checkpoint' before 'compile'",
-                        )  # fmt: skip
+        raise PassError(
+            what="the memory budget can't be met by the partitioner",
+            expected=f"memory: {memory:g}",
+            got=f"the least is {min(tried.values()):.3f} of the plain step's activation memory",
+            remedy="allow that much, or write 'checkpoint' before 'compile'",
+        )
     sites = Sites("compiled step")
     sites.change()
-    notes = [f"partitioner's budget {one:g}: {share:.3f} of the plain step's activation memory"
-             for one, share in tried.items()]  # fmt: skip
+    notes = [
+        f"partitioner's budget {one:g}: {share:.3f} of the plain step's activation memory"
+        for one, share in tried.items()
+    ]
     return Result(model.with_recipe(_with_budget(model.recipe, budget)), sites, notes)
 
 

@@ -44,17 +44,22 @@ def clamp_outputs(
 
 
 def _limits(
-    student: EagerAnswers, chosen: list[str], choice: Clipping,
+    student: EagerAnswers,
+    chosen: list[str],
+    choice: Clipping,
     batches: Iterable[Mapping[str, torch.Tensor]],
-) -> dict[str, float]:  # fmt: skip
+) -> dict[str, float]:
     values: dict[str, list[torch.Tensor]] = {name: [] for name in chosen}
 
     def keeping(name: str) -> Any:
         def hook(module: nn.Module, inputs: Any, output: Any) -> None:
             if not isinstance(output, torch.Tensor):
-                raise PassError(what=f"`clip_activations` can't hold the output of '{name}'",
-                                expected="one tensor", got=type(output).__name__,
-                                remedy="name the modules inside it")  # fmt: skip
+                raise PassError(
+                    what=f"`clip_activations` can't hold the output of '{name}'",
+                    expected="one tensor",
+                    got=type(output).__name__,
+                    remedy="name the modules inside it",
+                )
             found = first_tensor(output)
             if found is not None:
                 values[name].append(found.detach().abs().flatten().float())
@@ -71,17 +76,21 @@ def _limits(
             handle.remove()
     silent = [name for name, found in values.items() if not found]
     if silent:
-        raise PassError(what=f"'{silent[0]}' of `clip_activations` is never called with floating "
-                        "outputs", remedy="name another module")  # fmt: skip
+        raise PassError(
+            what=f"'{silent[0]}' of `clip_activations` is never called with floating outputs",
+            remedy="name another module",
+        )
     if choice.limit is not None:
         return dict.fromkeys(chosen, choice.limit)
     assert choice.percentile is not None
     limits = {name: _percentile(found, choice.percentile) for name, found in values.items()}
     flat = [name for name, limit in limits.items() if limit <= 0]
     if flat:
-        raise PassError(what=f"'{flat[0]}' gives zeros alone up to that percentile",
-                        expected="a percentile above which something lies", remedy="a higher "
-                        "`percentile`, or `limit`")  # fmt: skip
+        raise PassError(
+            what=f"'{flat[0]}' gives zeros alone up to that percentile",
+            expected="a percentile above which something lies",
+            remedy="a higher `percentile`, or `limit`",
+        )
     return limits
 
 

@@ -35,13 +35,17 @@ class CompileStep(Pass[Training, Training]):
         "step", description="forward and loss as one graph, or each repeated block by itself"
     )
     blocks: list[str] = Field(
-        default_factory=list, description="with `what: blocks`: names or patterns; default: the "
-        "entries of the largest module list"
-    )  # fmt: skip
+        default_factory=list,
+        description="with `what: blocks`: names or patterns; default: the "
+        "entries of the largest module list",
+    )
     memory: float | None = Field(
-        None, gt=0, le=1, description="the compiler's activation memory budget: the share of "
-        "what it would keep by itself; the rest is computed again"
-    )  # fmt: skip
+        None,
+        gt=0,
+        le=1,
+        description="the compiler's activation memory budget: the share of "
+        "what it would keep by itself; the rest is computed again",
+    )
     full_graph: bool = Field(False, description="a graph break is an error")
 
     @model_validator(mode="after")
@@ -55,8 +59,7 @@ class CompileStep(Pass[Training, Training]):
         if model.recipe.compile is not None:
             raise PassError(what="the step is compiled already", remedy="write compile once")
         names = self._names(model) if self.what == "blocks" else []
-        choice = Compile(what=self.what, modules=tuple(names),
-                         activation_memory_budget=self.memory)  # fmt: skip
+        choice = Compile(what=self.what, modules=tuple(names), activation_memory_budget=self.memory)
         sites = Sites("block" if names else "step")
         for _ in names or ["step"]:
             sites.change()
@@ -64,16 +67,23 @@ class CompileStep(Pass[Training, Training]):
         ctx.progress("compiling")
         found, measured = _try(training, model.with_recipe(recipe))
         if self.full_graph and found["graph_breaks"]:
-            raise PassError(what=f"the step has {found['graph_breaks']} graph breaks",
-                            expected="one graph, as `full_graph` says",
-                            cause=next(iter(found["reasons"]), None),
-                            remedy="change the code there, or use what: blocks")  # fmt: skip
+            raise PassError(
+                what=f"the step has {found['graph_breaks']} graph breaks",
+                expected="one graph, as `full_graph` says",
+                cause=next(iter(found["reasons"]), None),
+                remedy="change the code there, or use what: blocks",
+            )
         if not found["graphs"]:
-            raise PassError(what="torch.compile made no graph of the step",
-                            cause=next(iter(found["reasons"]), None),
-                            remedy="leave 'compile' out")  # fmt: skip
-        notes = [f"{found['graphs']} graphs, {found['graph_breaks']} graph breaks, "
-                 f"{found['recompilations']} recompilations", *found["reasons"]]  # fmt: skip
+            raise PassError(
+                what="torch.compile made no graph of the step",
+                cause=next(iter(found["reasons"]), None),
+                remedy="leave 'compile' out",
+            )
+        notes = [
+            f"{found['graphs']} graphs, {found['graph_breaks']} graph breaks, "
+            f"{found['recompilations']} recompilations",
+            *found["reasons"],
+        ]
         if self.memory is not None:
             notes += self._check_memory(training, model, choice, measured)
         return Result(model.with_recipe(recipe), sites, notes)
@@ -87,9 +97,11 @@ class CompileStep(Pass[Training, Training]):
             return [name for name in named if name in chosen]
         found = repeated_blocks(model.module)
         if not found:
-            raise PassError(what="the model has no list of repeated blocks",
-                            expected="a ModuleList or Sequential with at least two entries",
-                            remedy="name modules in `blocks`, or use what: step")  # fmt: skip
+            raise PassError(
+                what="the model has no list of repeated blocks",
+                expected="a ModuleList or Sequential with at least two entries",
+                remedy="name modules in `blocks`, or use what: step",
+            )
         return found
 
     def _check_memory(
@@ -107,16 +119,20 @@ class CompileStep(Pass[Training, Training]):
         if measured > without:
             raise PassError(
                 what=f"a memory budget of {self.memory:g} needs more memory than none",
-                got=text, remedy="leave `memory` out, or use `checkpoint` with a budget",
-            )  # fmt: skip
+                got=text,
+                remedy="leave `memory` out, or use `checkpoint` with a budget",
+            )
         if measured > FITS * self.memory * without:
-            notes = [f"{text}: the budget of {self.memory:g} is not reached; the compiler counts "
-                     "kept tensors, and what is measured has temporary ones besides"]  # fmt: skip
+            notes = [
+                f"{text}: the budget of {self.memory:g} is not reached; the compiler counts "
+                "kept tensors, and what is measured has temporary ones besides"
+            ]
             milder = round((1 + self.memory) / 2, 2)
             needs = measure(milder)
             if needs < measured:
-                notes.append(f"less budget needs more memory here: {milder:g} needs "
-                             f"{needs / 1e6:.2f} MB")  # fmt: skip
+                notes.append(
+                    f"less budget needs more memory here: {milder:g} needs {needs / 1e6:.2f} MB"
+                )
             return notes
         return [text]
 
@@ -138,7 +154,9 @@ def _try(training: TrainingContext, model: Training) -> tuple[dict[str, Any], in
             peak = activation_memory(step, batch).peak
     except Exception as error:
         lines = [line for line in str(error).splitlines() if line.strip()]
-        raise PassError(what="torch.compile fails on the step",
-                        cause=f"{type(error).__name__}: {lines[0] if lines else ''}",
-                        remedy="use what: blocks, or leave 'compile' out") from error  # fmt: skip
+        raise PassError(
+            what="torch.compile fails on the step",
+            cause=f"{type(error).__name__}: {lines[0] if lines else ''}",
+            remedy="use what: blocks, or leave 'compile' out",
+        ) from error
     return compile_counters(), peak

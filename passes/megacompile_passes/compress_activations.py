@@ -33,18 +33,23 @@ class CompressActivations(Pass[Training, Training]):
 
         training = ctx.needs_training(self.name)
         if model.recipe.compression is not None:
-            raise PassError(what="activations are compressed already",
-                            remedy="write compress-activations once")  # fmt: skip
+            raise PassError(
+                what="activations are compressed already", remedy="write compress-activations once"
+            )
         if model.recipe.offload is not None:
-            raise PassError(what="activations are offloaded already",
-                            cause="one tensor is stored in one way",
-                            remedy="leave out 'compress-activations' or 'offload-activations'",
-                            )  # fmt: skip
-        choice = Compression(bits=self.bits, block_size=self.block_size,
-                             minimum_elements=self.minimum_elements)  # fmt: skip
+            raise PassError(
+                what="activations are offloaded already",
+                cause="one tensor is stored in one way",
+                remedy="leave out 'compress-activations' or 'offload-activations'",
+            )
+        choice = Compression(
+            bits=self.bits, block_size=self.block_size, minimum_elements=self.minimum_elements
+        )
         batch = next(training.batches())
-        before, step = training.step(model), training.step(
-            model, model.recipe.edited(compression=choice))  # fmt: skip
+        before, step = (
+            training.step(model),
+            training.step(model, model.recipe.edited(compression=choice)),
+        )
         packed, kept = count_saved(before, batch, choice)
         sites = Sites("saved tensor", packed + sum(kept.values()), packed)
         sites.skipped = [(f"{count} tensors", reason) for reason, count in kept.items()]
@@ -52,6 +57,8 @@ class CompressActivations(Pass[Training, Training]):
         other = activation_memory(step, batch).peak
         notes = [f"activation memory {other / 1e6:.1f} MB, {other / one:.2f} of what it was"]
         if other > one:
-            notes.append("compression needs more memory than it saves here: its temporaries are "
-                         "larger than what is saved")  # fmt: skip
+            notes.append(
+                "compression needs more memory than it saves here: its temporaries are "
+                "larger than what is saved"
+            )
         return Result(model.with_recipe(step.recipe), sites, notes)

@@ -33,13 +33,16 @@ class Distribute(Pass[Training, Training]):
     strategy: Literal["auto", "ddp", "fsdp"] = "auto"
     processes: int = Field(2, ge=2, le=4096)
     memory_mb: float | None = Field(
-        None, gt=0, description="memory of one process in 10^6 bytes; default: what the device "
-        "has, or this machine's divided by the processes"
-    )  # fmt: skip
+        None,
+        gt=0,
+        description="memory of one process in 10^6 bytes; default: what the device "
+        "has, or this machine's divided by the processes",
+    )
     blocks: list[str] = Field(
-        default_factory=list, description="fsdp: modules sharded one by one, names or patterns; "
-        "default: the entries of the largest module list"
-    )  # fmt: skip
+        default_factory=list,
+        description="fsdp: modules sharded one by one, names or patterns; "
+        "default: the entries of the largest module list",
+    )
 
     @model_validator(mode="after")
     def _blocks_are_sharded(self) -> Self:
@@ -53,26 +56,33 @@ class Distribute(Pass[Training, Training]):
         if model.recipe.distribute is not None:
             raise PassError(what="the step is distributed already", remedy="write distribute once")
         if train.batch_size % (self.processes * train.accumulate):
-            raise PassError(what="the batch does not divide by processes and accumulation",
-                            expected=f"a multiple of {self.processes} * {train.accumulate}",
-                            got=f"batch_size {train.batch_size}",
-                            remedy="choose a batch_size that is one")  # fmt: skip
-        batch_norm = [n for n, m in model.module.named_modules()
-                      if type(m).__name__.startswith("BatchNorm")]  # fmt: skip
+            raise PassError(
+                what="the batch does not divide by processes and accumulation",
+                expected=f"a multiple of {self.processes} * {train.accumulate}",
+                got=f"batch_size {train.batch_size}",
+                remedy="choose a batch_size that is one",
+            )
+        batch_norm = [
+            n for n, m in model.module.named_modules() if type(m).__name__.startswith("BatchNorm")
+        ]
         if batch_norm:
-            raise PassError(what=f"'{batch_norm[0]}' normalizes over the batch, and every process "
-                            "would see a part of it", expected="layers that treat samples alone",
-                            got=f"{len(batch_norm)} batch normalizations",
-                            remedy="use LayerNorm or GroupNorm, or SyncBatchNorm in the model",
-                            )  # fmt: skip
+            raise PassError(
+                what=f"'{batch_norm[0]}' normalizes over the batch, and every process "
+                "would see a part of it",
+                expected="layers that treat samples alone",
+                got=f"{len(batch_norm)} batch normalizations",
+                remedy="use LayerNorm or GroupNorm, or SyncBatchNorm in the model",
+            )
         reckoning = self._reckon(model, training)
-        need = sum(reckoning[part] for part in ("parameters", "gradients", "optimizer",
-                                                "activations"))  # fmt: skip
+        need = sum(
+            reckoning[part] for part in ("parameters", "gradients", "optimizer", "activations")
+        )
         fits = need <= SHARE * reckoning["available"]
         strategy = self.strategy if self.strategy != "auto" else "ddp" if fits else "fsdp"
         blocks = self._blocks(model) if strategy == "fsdp" else []
-        choice = Choice(strategy=strategy, processes=self.processes, blocks=tuple(blocks),
-                        reckoning=reckoning)  # fmt: skip
+        choice = Choice(
+            strategy=strategy, processes=self.processes, blocks=tuple(blocks), reckoning=reckoning
+        )
         sites = Sites("parameter")
         for _ in model.module.parameters():
             sites.change()
@@ -93,9 +103,13 @@ class Distribute(Pass[Training, Training]):
         # Each process computes its share of the rows.
         activations = activation_memory(step, batch).peak // self.processes
         available = self.memory_mb * 1e6 if self.memory_mb else _memory(training, self.processes)
-        return {"parameters": state["parameters"] + state["buffers"],
-                "gradients": state["gradients"], "optimizer": state["optimizer"],
-                "activations": activations, "available": int(available)}  # fmt: skip
+        return {
+            "parameters": state["parameters"] + state["buffers"],
+            "gradients": state["gradients"],
+            "optimizer": state["optimizer"],
+            "activations": activations,
+            "available": int(available),
+        }
 
     def _blocks(self, model: Training) -> list[str]:
         from megacompile.training.figures import repeated_blocks
@@ -105,10 +119,11 @@ class Distribute(Pass[Training, Training]):
             chosen = select(self.blocks, named, "blocks")
             blocks = [name for name in named if name in chosen]
             if tie := _tie_inside(model, blocks):
-                raise PassError(what=f"'{tie}' is shared, so its block can't be sharded by itself",
-                                expected="blocks without shared parameters",
-                                remedy="leave `blocks` out: the whole model is one unit then",
-                                )  # fmt: skip
+                raise PassError(
+                    what=f"'{tie}' is shared, so its block can't be sharded by itself",
+                    expected="blocks without shared parameters",
+                    remedy="leave `blocks` out: the whole model is one unit then",
+                )
             return blocks
         blocks = repeated_blocks(model.module)
         # A parameter of two blocks can't be sharded with each of them: the whole is one unit.
@@ -117,8 +132,15 @@ class Distribute(Pass[Training, Training]):
 
 def _tie_inside(model: Training, blocks: list[str]) -> str | None:
     """A shared parameter that lies in one of the blocks."""
-    return next((name for group in model.recipe.ties for name in group
-                 if any(name.startswith(f"{block}.") for block in blocks)), None)  # fmt: skip
+    return next(
+        (
+            name
+            for group in model.recipe.ties
+            for name in group
+            if any(name.startswith(f"{block}.") for block in blocks)
+        ),
+        None,
+    )
 
 
 def _memory(training: TrainingContext, processes: int) -> float:

@@ -70,10 +70,15 @@ def dynamic_shapes(signature: Signature) -> tuple[dict[int, Any], ...]:
     from torch.export import Dim
 
     # torch makes a symbol of the name: it must be an identifier.
-    dims = {name: Dim(re.sub(r"\W", "_", f"{name}"), min=dim.min, max=dim.max)
-            for name, dim in signature.dims.items() if not dim.fixed}  # fmt: skip
-    return tuple({axis: dims[size] for axis, size in enumerate(spec.shape) if size in dims}
-                 for spec in signature.tensors.values())  # fmt: skip
+    dims = {
+        name: Dim(re.sub(r"\W", "_", f"{name}"), min=dim.min, max=dim.max)
+        for name, dim in signature.dims.items()
+        if not dim.fixed
+    }
+    return tuple(
+        {axis: dims[size] for axis, size in enumerate(spec.shape) if size in dims}
+        for spec in signature.tensors.values()
+    )
 
 
 def _capture(model: Eager, feeds: Feeds) -> tuple[torch.export.ExportedProgram, bool]:
@@ -87,8 +92,9 @@ def _capture(model: Eager, feeds: Feeds) -> tuple[torch.export.ExportedProgram, 
     for strict in (False, True):
         try:
             with quiet(), symbolic_recurrence(), torch.no_grad():
-                program = torch.export.export(model.flat(), leaves, dynamic_shapes=shapes,
-                                              strict=strict)  # fmt: skip
+                program = torch.export.export(
+                    model.flat(), leaves, dynamic_shapes=shapes, strict=strict
+                )
             return program, strict
         except MegacompileError:
             raise
@@ -101,11 +107,13 @@ def _explained(failures: list[Exception], signature: Signature) -> ModelError:
     where = next((frame for f in failures if (frame := user_frame(f))), None)
     first = failures[0]
     if any(BRANCH.search(str(f)) for f in failures):
-        return ModelError(what="the model branches on a tensor's value, or needs it as a number",
-                         where=where, cause=first_line(first),
-                         expected="the same operators whatever the values are",
-                         remedy="use torch.where, or torch.cond for a branch that costs much",
-                         )  # fmt: skip
+        return ModelError(
+            what="the model branches on a tensor's value, or needs it as a number",
+            where=where,
+            cause=first_line(first),
+            expected="the same operators whatever the values are",
+            remedy="use torch.where, or torch.cond for a branch that costs much",
+        )
     for failure in failures:
         if "Constraints violated" not in str(failure):
             continue
@@ -116,16 +124,19 @@ def _explained(failures: list[Exception], signature: Signature) -> ModelError:
         return ModelError(
             what="the model doesn't take every size of dim " + " and ".join(f"'{d}'" for d in dims),
             where=where,
-            expected=", ".join(f"{signature.dims[d].min} <= {d} <= {signature.dims[d].max}"
-                               for d in dims),
+            expected=", ".join(
+                f"{signature.dims[d].min} <= {d} <= {signature.dims[d].max}" for d in dims
+            ),
             got="; ".join(CONSTRAINT.findall(text)[:3]),
             remedy="write the model without that size (x.shape[i] as it is, -1 in a reshape), or "
             "narrow the dim in the spec",
-        )  # fmt: skip
-    return ModelError(what="torch.export can't capture the model", where=where,
-                     cause=first_line(first),
-                     remedy="see torch.export's documentation of what it captures; or use "
-                     "`script`")  # fmt: skip
+        )
+    return ModelError(
+        what="torch.export can't capture the model",
+        where=where,
+        cause=first_line(first),
+        remedy="see torch.export's documentation of what it captures; or use `script`",
+    )
 
 
 def _refuse_mutation_in(program: torch.export.ExportedProgram) -> None:
@@ -156,15 +167,15 @@ def _check_dims(program: torch.export.ExportedProgram, signature: Signature) -> 
             symbol = getattr(getattr(got, "node", None), "expr", None)
             limits = program.range_constraints.get(symbol) if symbol is not None else None
             # torch treats 0 and 1 apart inside; a lower bound up to 2 takes the sizes below too.
-            if limits is not None and (limits.lower <= max(dim.min, 2)
-                                       and limits.upper >= dim.max):  # fmt: skip
+            if limits is not None and (limits.lower <= max(dim.min, 2) and limits.upper >= dim.max):
                 continue
-            raise PassError(what=f"torch.export narrowed dim '{size}'",
-                            where=f"input '{name}', axis {axis}",
-                            expected=f"{dim.min} to {dim.max}",
-                            got=f"{limits.lower} to {limits.upper}" if limits else str(got),
-                            remedy=f"narrow dims.{size} in the spec, or write the model without "
-                            "that size")  # fmt: skip
+            raise PassError(
+                what=f"torch.export narrowed dim '{size}'",
+                where=f"input '{name}', axis {axis}",
+                expected=f"{dim.min} to {dim.max}",
+                got=f"{limits.lower} to {limits.upper}" if limits else str(got),
+                remedy=f"narrow dims.{size} in the spec, or write the model without that size",
+            )
 
 
 def _check_smallest(model: Eager, exported: Exported, feeds: Feeds, sizes: dict[str, int]) -> None:
@@ -177,9 +188,14 @@ def _check_smallest(model: Eager, exported: Exported, feeds: Feeds, sizes: dict[
     try:
         got = exported.run(small)
     except Exception as error:
-        raise PassError(what="the exported program refuses a size that the spec declares",
-                        expected=_text(smallest), cause=first_line(error)) from error  # fmt: skip
+        raise PassError(
+            what="the exported program refuses a size that the spec declares",
+            expected=_text(smallest),
+            cause=first_line(error),
+        ) from error
     for name, value in expected.items():
         if not np.allclose(as_float64(value), as_float64(got[name]), equal_nan=True, **CLOSE):
-            raise PassError(what=f"output '{name}' of the exported program is wrong at size 1",
-                            where=_text(smallest))  # fmt: skip
+            raise PassError(
+                what=f"output '{name}' of the exported program is wrong at size 1",
+                where=_text(smallest),
+            )

@@ -14,8 +14,14 @@ from megacompile_passes.surgery import tensor_of as tensor_of_program
 if TYPE_CHECKING:
     import torch
 
-CONVOLUTIONS = {"conv1d": False, "conv2d": False, "conv3d": False, "conv_transpose1d": True,
-                "conv_transpose2d": True, "conv_transpose3d": True}  # fmt: skip
+CONVOLUTIONS = {
+    "conv1d": False,
+    "conv2d": False,
+    "conv3d": False,
+    "conv_transpose1d": True,
+    "conv_transpose2d": True,
+    "conv_transpose3d": True,
+}
 NORMALIZATIONS = {"batch_norm", "_native_batch_norm_legit_no_training"}
 
 
@@ -82,15 +88,18 @@ def _bias(conv: torch.fx.Node) -> Any:
 
 
 def _fold(
-    norm: Any, values: dict[str, torch.Tensor], replaced: dict[str, torch.Tensor],
+    norm: Any,
+    values: dict[str, torch.Tensor],
+    replaced: dict[str, torch.Tensor],
     names: dict[str, str],
-) -> None:  # fmt: skip
+) -> None:
     import torch
 
     conv: Any = norm.args[0]
     weight, bias = conv.args[1], _bias(conv)
-    gamma, beta, mean, variance = (None if n is None else values[n.name].detach().double()
-                                   for n in norm.args[1:5])  # fmt: skip
+    gamma, beta, mean, variance = (
+        None if n is None else values[n.name].detach().double() for n in norm.args[1:5]
+    )
     assert mean is not None
     assert variance is not None
     eps: Any = norm.args[7] if operator_name(norm) == "batch_norm" else norm.args[6]

@@ -168,8 +168,10 @@ def _fold(model: onnx.ModelProto, fold: _Fold) -> list[str]:
     product.output[0] = norm.output[0]
     if not others:
         return []
-    return [f"weight '{name}' is shared: '{product.name}' got a copy of its own, and it stays as "
-            f"it is for {', '.join(others)}"]  # fmt: skip
+    return [
+        f"weight '{name}' is shared: '{product.name}' got a copy of its own, and it stays as "
+        f"it is for {', '.join(others)}"
+    ]
 
 
 def _scaled(weight: Array, fold: _Fold) -> Array:
@@ -194,8 +196,9 @@ def _remove_unused(model: onnx.ModelProto) -> None:
     for graph in onnxfile.all_graphs(model):
         if isinstance(graph, onnx.GraphProto):
             keep_only(graph.initializer, lambda tensor: tensor.name in used)
-        replace(graph.node, [n for n in graph.node
-                             if n.op_type != "Constant" or n.output[0] in used])  # fmt: skip
+        replace(
+            graph.node, [n for n in graph.node if n.op_type != "Constant" or n.output[0] in used]
+        )
     if old:
         # Every weight was listed as an input; the new ones are not, so the old ones go, too.
         replace(model.graph.input, [v for v in model.graph.input if v.name not in defaults])

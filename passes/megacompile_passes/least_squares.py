@@ -40,8 +40,11 @@ def gram_matrices(
         return hook
 
     modules = dict(module.named_modules())
-    handles = [modules[n].register_forward_hook(hook_of(n), with_kwargs=True) for n in names
-               if is_fitted(modules[n])]  # fmt: skip
+    handles = [
+        modules[n].register_forward_hook(hook_of(n), with_kwargs=True)
+        for n in names
+        if is_fitted(modules[n])
+    ]
     try:
         with torch.no_grad():
             for run in runs:
@@ -68,8 +71,12 @@ def _gram(module: torch.nn.Module, value: torch.Tensor) -> torch.Tensor:
     if isinstance(module, nn.LayerNorm):
         shape = module.normalized_shape
         value = torch.nn.functional.layer_norm(value, shape, eps=module.eps)
-        pairs = torch.stack([value.reshape(-1, value.shape[-1]),
-                             torch.ones_like(value).reshape(-1, value.shape[-1])])  # fmt: skip
+        pairs = torch.stack(
+            [
+                value.reshape(-1, value.shape[-1]),
+                torch.ones_like(value).reshape(-1, value.shape[-1]),
+            ]
+        )
         return torch.einsum("arc,brc->cab", pairs, pairs)
     rows = value.reshape(-1, value.shape[-1])
     rows = torch.cat([rows, torch.ones_like(rows[:, :1])], dim=1)

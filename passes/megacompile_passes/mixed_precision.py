@@ -44,12 +44,16 @@ class MixedPrecision(Pass[Training, Training]):
     def _scales(self) -> Self:
         alien = [n for n in SCALING if n in self.model_fields_set and self.dtype != "float16"]
         if alien:
-            raise ValueError(f"`{alien[0]}` belongs to dtype: float16; {self.dtype} has the range "
-                             "of float32 and needs no gradient scaler")  # fmt: skip
+            raise ValueError(
+                f"`{alien[0]}` belongs to dtype: float16; {self.dtype} has the range "
+                "of float32 and needs no gradient scaler"
+            )
         if not self.minimum_scale <= self.initial_scale <= self.maximum_scale:
-            raise ValueError("minimum_scale <= initial_scale <= maximum_scale is needed; got "
-                             f"{self.minimum_scale:g}, {self.initial_scale:g}, "
-                             f"{self.maximum_scale:g}")  # fmt: skip
+            raise ValueError(
+                "minimum_scale <= initial_scale <= maximum_scale is needed; got "
+                f"{self.minimum_scale:g}, {self.initial_scale:g}, "
+                f"{self.maximum_scale:g}"
+            )
         return self
 
     def unsupported(self, device: str, isa: Sequence[str]) -> PassError | None:
@@ -68,8 +72,10 @@ class MixedPrecision(Pass[Training, Training]):
     def run(self, model: Training, ctx: PassContext) -> Result[Training]:
         training = ctx.needs_training(self.name)
         if model.recipe.autocast is not None:
-            raise PassError(what=f"the step is computed in {model.recipe.autocast} already",
-                            remedy="write mixed-precision once")  # fmt: skip
+            raise PassError(
+                what=f"the step is computed in {model.recipe.autocast} already",
+                remedy="write mixed-precision once",
+            )
         lack = self.unsupported(training.device, training.isa)
         if lack is not None:
             raise lack
@@ -81,14 +87,21 @@ class MixedPrecision(Pass[Training, Training]):
                 sites.skip(name, f"it is {parameter.dtype}, no float32 master weight")
         notes = []
         if training.device == "cpu" and not self._is_native(training.isa):
-            notes.append(f"this CPU computes {self.dtype} by converting to float32: memory is "
-                         "saved, time is not")  # fmt: skip
+            notes.append(
+                f"this CPU computes {self.dtype} by converting to float32: memory is "
+                "saved, time is not"
+            )
         scaler = None
         if self.dtype == "float16":
-            scaler = Scaler(initial=self.initial_scale, minimum=self.minimum_scale,
-                            maximum=self.maximum_scale,
-                            growth_interval=self.growth_interval)  # fmt: skip
-            notes.append(f"gradients are scaled by {self.initial_scale:g} at first, kept within "
-                         f"{self.minimum_scale:g} and {self.maximum_scale:g}")  # fmt: skip
+            scaler = Scaler(
+                initial=self.initial_scale,
+                minimum=self.minimum_scale,
+                maximum=self.maximum_scale,
+                growth_interval=self.growth_interval,
+            )
+            notes.append(
+                f"gradients are scaled by {self.initial_scale:g} at first, kept within "
+                f"{self.minimum_scale:g} and {self.maximum_scale:g}"
+            )
         recipe = model.recipe.edited(autocast=self.dtype, scaler=scaler)
         return Result(model.with_recipe(recipe), sites, notes)

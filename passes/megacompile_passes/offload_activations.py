@@ -30,9 +30,12 @@ class OffloadActivations(Pass[Training, Training]):
     def unsupported(self, device: str, isa: Sequence[str]) -> PassError | None:
         if device != "cpu":
             return None
-        return PassError(what="activations of a CPU are in the host's memory already",
-                         got="target.device: cpu", expected="target.device: cuda",
-                         remedy="use `compress-activations` or `checkpoint`")  # fmt: skip
+        return PassError(
+            what="activations of a CPU are in the host's memory already",
+            got="target.device: cpu",
+            expected="target.device: cuda",
+            remedy="use `compress-activations` or `checkpoint`",
+        )
 
     def run(self, model: Training, ctx: PassContext) -> Result[Training]:
         from megacompile.training.recipe import Offload
@@ -43,17 +46,19 @@ class OffloadActivations(Pass[Training, Training]):
             raise lack
         if model.recipe.offload is not None or model.recipe.compression is not None:
             other = "offloaded" if model.recipe.offload is not None else "compressed"
-            raise PassError(what=f"activations are {other} already",
-                            cause="one tensor is stored in one way",
-                            remedy="write one of 'compress-activations' and "
-                            "'offload-activations', once")  # fmt: skip
+            raise PassError(
+                what=f"activations are {other} already",
+                cause="one tensor is stored in one way",
+                remedy="write one of 'compress-activations' and 'offload-activations', once",
+            )
         modules: tuple[str, ...] = ()
         names = [n for n, _ in model.module.named_modules() if n]
         if self.blocks is not None:
             wanted = [self.blocks] if isinstance(self.blocks, str) else self.blocks
             found = select(wanted, names, "blocks")
-            modules = tuple(n for n in names if n in found
-                            and not any(n.startswith(f"{o}.") for o in found))  # fmt: skip
+            modules = tuple(
+                n for n in names if n in found and not any(n.startswith(f"{o}.") for o in found)
+            )
         choice = Offload(minimum_elements=self.minimum_elements, modules=modules)
         sites = Sites("module")
         for _ in modules or ("the model",):

@@ -29,20 +29,29 @@ def calibration_feeds(samples: Iterable[Feeds], inputs: list[str]) -> tuple[list
     for number, sample in enumerate(samples):
         missing = [name for name in inputs if name not in sample]
         if missing:
-            raise DataError(what=f"calibration sample {number} lacks input '{missing[0]}'",
-                            expected=", ".join(inputs), got=", ".join(sample))  # fmt: skip
+            raise DataError(
+                what=f"calibration sample {number} lacks input '{missing[0]}'",
+                expected=", ".join(inputs),
+                got=", ".join(sample),
+            )
         kept = {name: np.asarray(sample[name]) for name in inputs}
         for name, array in kept.items():
             if array.dtype.kind == "f" and not np.isfinite(array).all():
-                raise DataError(what=f"calibration sample {number} has values that are not finite",
-                                where=f"input '{name}'", got="inf or NaN")  # fmt: skip
+                raise DataError(
+                    what=f"calibration sample {number} has values that are not finite",
+                    where=f"input '{name}'",
+                    got="inf or NaN",
+                )
         if kept and not any(array.any() for array in kept.values()):
             notes.append(f"calibration sample {number} is all zeros")
         feeds.append(kept)
     if not feeds:
-        raise DataError(what="the calibration data is empty", expected="at least one sample",
-                        got="0 samples", remedy="let data.calibration yield samples, or use "
-                        "method: dynamic, which needs none")  # fmt: skip
+        raise DataError(
+            what="the calibration data is empty",
+            expected="at least one sample",
+            got="0 samples",
+            remedy="let data.calibration yield samples, or use method: dynamic, which needs none",
+        )
     for name in inputs:
         if feeds[0][name].dtype.kind == "f":
             notes += _clip(feeds, name)
@@ -64,6 +73,8 @@ def _clip(feeds: list[Feeds], name: str) -> list[str]:
     for number in guilty:
         feeds[number] = {**feeds[number], name: np.clip(feeds[number][name], -limit, limit)}
     where = ", ".join(map(str, guilty[:5])) + (" …" if len(guilty) > 5 else "")
-    return [f"input '{name}' ranges over [{low:.4g}, {high:.4g}] in calibration, but 99.9 % of it "
-            f"stays within {typical:.4g}: sample {where} was clipped to {limit:.4g}, and larger "
-            "values saturate at run time"]  # fmt: skip
+    return [
+        f"input '{name}' ranges over [{low:.4g}, {high:.4g}] in calibration, but 99.9 % of it "
+        f"stays within {typical:.4g}: sample {where} was clipped to {limit:.4g}, and larger "
+        "values saturate at run time"
+    ]

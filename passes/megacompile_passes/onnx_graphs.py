@@ -56,11 +56,13 @@ def upgrade_opset(model: onnx.ModelProto, minimum: int) -> tuple[onnx.ModelProto
     try:
         upgraded = onnx.version_converter.convert_version(model, minimum)
     except (RuntimeError, ValueError) as error:
-        raise PassError(what=f"the model's opset {version} is too old for this pass",
-                        expected=f"opset {minimum} or later", got=f"opset {version}",
-                        cause=first_line(error),
-                        remedy=f"export the model again with opset {minimum} or later",
-                        ) from error  # fmt: skip
+        raise PassError(
+            what=f"the model's opset {version} is too old for this pass",
+            expected=f"opset {minimum} or later",
+            got=f"opset {version}",
+            cause=first_line(error),
+            remedy=f"export the model again with opset {minimum} or later",
+        ) from error
     return upgraded, f"opset {version} was raised to {minimum}"
 
 

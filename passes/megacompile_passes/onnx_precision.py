@@ -23,11 +23,45 @@ from megacompile_passes.onnx_stripping import keep_only, replace, skeleton, used
 FLOAT = onnx.TensorProto.FLOAT
 COMPUTE = {"MatMul", "Gemm", "Conv", "ConvTranspose"}
 # These follow their inputs: 16 bits if all of them are, as torch's autocast promotes.
-MOVE = {"Transpose", "Reshape", "Identity", "Squeeze", "Unsqueeze", "Flatten", "Slice", "Split",
-        "Gather", "Expand", "Tile", "Concat", "Pad", "DepthToSpace", "SpaceToDepth"}  # fmt: skip
-FOLLOW = MOVE | {"Add", "Sub", "Mul", "Relu", "LeakyRelu", "Clip", "Sigmoid", "Tanh", "Neg", "Abs",
-                 "Max", "Min", "Where", "MaxPool", "HardSigmoid", "HardSwish", "Erf", "Gelu",
-                 "PRelu", "Resize"}  # fmt: skip
+MOVE = {
+    "Transpose",
+    "Reshape",
+    "Identity",
+    "Squeeze",
+    "Unsqueeze",
+    "Flatten",
+    "Slice",
+    "Split",
+    "Gather",
+    "Expand",
+    "Tile",
+    "Concat",
+    "Pad",
+    "DepthToSpace",
+    "SpaceToDepth",
+}
+FOLLOW = MOVE | {
+    "Add",
+    "Sub",
+    "Mul",
+    "Relu",
+    "LeakyRelu",
+    "Clip",
+    "Sigmoid",
+    "Tanh",
+    "Neg",
+    "Abs",
+    "Max",
+    "Min",
+    "Where",
+    "MaxPool",
+    "HardSigmoid",
+    "HardSwish",
+    "Erf",
+    "Gelu",
+    "PRelu",
+    "Resize",
+}
 RANK_OF_WEIGHTS = 2
 
 
@@ -72,8 +106,10 @@ class Precision:
 def value_types(model: onnx.ModelProto) -> dict[str, int]:
     """Element types of the main graph's values; the large weights aren't copied for it."""
     inferred = onnx.shape_inference.infer_shapes(skeleton(model)).graph
-    types = {v.name: v.type.tensor_type.elem_type
-             for v in [*inferred.input, *inferred.value_info, *inferred.output]}  # fmt: skip
+    types = {
+        v.name: v.type.tensor_type.elem_type
+        for v in [*inferred.input, *inferred.value_info, *inferred.output]
+    }
     types.update((t.name, t.data_type) for t in model.graph.initializer)
     return types
 
@@ -90,14 +126,21 @@ def typed_places(
     except onnx.defs.SchemaError:
         return None
     shared = schema.outputs[0].type_str
-    allowed: list[str] = next((c.allowed_type_strs for c in schema.type_constraints
-                    if c.type_param_str == shared), [])  # fmt: skip
+    allowed: list[str] = next(
+        (c.allowed_type_strs for c in schema.type_constraints if c.type_param_str == shared), []
+    )
     if f"tensor({dtype})" not in allowed:
         return None
-    inputs = [i for i in range(len(node.input))
-              if schema.inputs[min(i, len(schema.inputs) - 1)].type_str == shared]  # fmt: skip
-    outputs = [i for i in range(len(node.output))
-               if schema.outputs[min(i, len(schema.outputs) - 1)].type_str == shared]  # fmt: skip
+    inputs = [
+        i
+        for i in range(len(node.input))
+        if schema.inputs[min(i, len(schema.inputs) - 1)].type_str == shared
+    ]
+    outputs = [
+        i
+        for i in range(len(node.output))
+        if schema.outputs[min(i, len(schema.outputs) - 1)].type_str == shared
+    ]
     return inputs, outputs
 
 
@@ -174,8 +217,9 @@ def rewrite(
             return name + narrow
         done.add(name)
         if name not in weights:
-            nodes.append(helper.make_node("Cast", [name], [name + narrow], f"{name}_to{narrow}",
-                                          to=dtype))  # fmt: skip
+            nodes.append(
+                helper.make_node("Cast", [name], [name + narrow], f"{name}_to{narrow}", to=dtype)
+            )
             return name + narrow
         graph.initializer.append(precision.round(weights[name], name + narrow))
         if name not in exact and name in wide:

@@ -14,17 +14,27 @@ from megacompile_passes.onnx_graphs import VIEWS, constants, origin, producers, 
 KIND = "MatMul/Gemm/Conv node"
 PRODUCTS = {"MatMul", "Gemm", "Conv", "ConvTranspose"}
 RECURRENT = {"LSTM", "GRU", "RNN"}
-INTEGER = {"MatMulInteger", "ConvInteger", "DynamicQuantizeLSTM", "QAttention", "QLinearMatMul",
-           "QLinearConv", "QGemm", "DynamicQuantizeMatMul", "MatMulIntegerToFloat",
-           "MatMulNBits"}  # fmt: skip
+INTEGER = {
+    "MatMulInteger",
+    "ConvInteger",
+    "DynamicQuantizeLSTM",
+    "QAttention",
+    "QLinearMatMul",
+    "QLinearConv",
+    "QGemm",
+    "DynamicQuantizeMatMul",
+    "MatMulIntegerToFloat",
+    "MatMulNBits",
+}
 LEFT = "the quantizer left it in float, as NNCF does in squeeze-and-excitation and attention"
 # A number that a mask adds to what softmax must ignore.
 MASK = 1e4
 
 
 def is_quantized(model: onnx.ModelProto) -> bool:
-    return any(n.op_type in INTEGER or n.op_type == "DequantizeLinear"
-               for n in onnxfile.all_nodes(model))  # fmt: skip
+    return any(
+        n.op_type in INTEGER or n.op_type == "DequantizeLinear" for n in onnxfile.all_nodes(model)
+    )
 
 
 def is_attention(model: onnx.ModelProto) -> bool:
@@ -36,10 +46,17 @@ def is_attention(model: onnx.ModelProto) -> bool:
 def candidates(model: onnx.ModelProto, method: str) -> list[onnx.NodeProto]:
     """Products and recurrent cells of all graphs; embeddings where only weights are meant."""
     known = constants(model)
-    return [n for n in onnxfile.all_nodes(model)
-            if n.op_type in PRODUCTS | RECURRENT
-            or (method == "weight-only" and n.op_type == "Gather" and n.input[0] in known
-                and _is_table(known[n.input[0]]))]  # fmt: skip
+    return [
+        n
+        for n in onnxfile.all_nodes(model)
+        if n.op_type in PRODUCTS | RECURRENT
+        or (
+            method == "weight-only"
+            and n.op_type == "Gather"
+            and n.input[0] in known
+            and _is_table(known[n.input[0]])
+        )
+    ]
 
 
 def _is_table(tensor: onnx.TensorProto) -> bool:
@@ -75,8 +92,9 @@ def refusals(
         elif method != "static" and not weights:
             found[node.name] = "both operands are activations"
         elif method == "dynamic" and node.op_type in ("Conv", "ConvTranspose"):
-            found[node.name] = ("ONNX Runtime has no kernel for dynamic int8 convolutions; "
-                                "use method: static")  # fmt: skip
+            found[node.name] = (
+                "ONNX Runtime has no kernel for dynamic int8 convolutions; use method: static"
+            )
     return found
 
 
@@ -97,8 +115,11 @@ def fragile_nodes(model: onnx.ModelProto) -> list[str]:
                     found.update((above.name, node.name))
                     waiting.extend(above.input)
         if node.op_type in ("Add", "Sub", "Mul", "Where", "Max", "Min", "Clip"):
-            extremes = [values(known[i]) for i in node.input
-                        if i in known and known[i].data_type == onnx.TensorProto.FLOAT]  # fmt: skip
+            extremes = [
+                values(known[i])
+                for i in node.input
+                if i in known and known[i].data_type == onnx.TensorProto.FLOAT
+            ]
             if any(array.size and np.abs(array).max() >= MASK for array in extremes):
                 found.add(node.name)
     return [node.name for node in model.graph.node if node.name in found]
@@ -114,14 +135,16 @@ def survey(
     report = Sites(KIND)
     by_name = {n.name: n for n in onnxfile.all_nodes(result)}
     makers = _makers(result)
-    integer = {t.name for t in onnxfile.weights(result).values()
-               if t.data_type in onnxfile.QUANTIZED}  # fmt: skip
+    integer = {
+        t.name for t in onnxfile.weights(result).values() if t.data_type in onnxfile.QUANTIZED
+    }
     known = constants(source)
     source_makers = _makers(source)
     for node in sites:
         now = by_name.get(node.name)
-        weights = [i for i, name in enumerate(node.input[:2])
-                   if origin(name, source_makers) in known]  # fmt: skip
+        weights = [
+            i for i, name in enumerate(node.input[:2]) if origin(name, source_makers) in known
+        ]
         if now is None:
             replaced = (f"{node.name}{suffix}" for suffix in ("_quant", "_MatMul_quant"))
             done = any(r in by_name and by_name[r].op_type in INTEGER for r in replaced)
@@ -145,8 +168,11 @@ def untied(
 ) -> list[str]:
     """Weights of quantized sites that another node still reads in float: stored twice now."""
     makers = _makers(source)
-    floats = {n for n, t in onnxfile.weights(result).items()
-              if t.data_type == onnx.TensorProto.FLOAT and len(t.dims) > 1}  # fmt: skip
+    floats = {
+        n
+        for n, t in onnxfile.weights(result).items()
+        if t.data_type == onnx.TensorProto.FLOAT and len(t.dims) > 1
+    }
     left = {name for name, _ in report.skipped}
     changed = {origin(i, makers) for node in sites if node.name not in left for i in node.input}
     return sorted(floats & changed)

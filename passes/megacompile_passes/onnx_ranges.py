@@ -45,8 +45,9 @@ def largest_magnitudes(
         for start in range(0, len(names), AT_ONCE):
             watched = names[start : start + AT_ONCE]
             copy.CopyFrom(skeleton)
-            copy.graph.output.extend(onnx.ValueInfoProto(name=n) for n in watched
-                                     if n not in outputs)  # fmt: skip
+            copy.graph.output.extend(
+                onnx.ValueInfoProto(name=n) for n in watched if n not in outputs
+            )
             path.write_bytes(copy.SerializeToString())
             session = onnxfile.open_session(path)
             for sample in samples:

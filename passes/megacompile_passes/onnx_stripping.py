@@ -158,8 +158,11 @@ def skeleton(model: onnx.ModelProto) -> onnx.ModelProto:
     copy.graph.name = model.graph.name
     for tensor in model.graph.initializer:
         small = tensor_bytes(tensor) <= onnxfile.EXTERNAL_BYTES
-        copy.graph.initializer.append(tensor if small else onnx.TensorProto(
-            name=tensor.name, data_type=tensor.data_type, dims=tensor.dims))  # fmt: skip
+        copy.graph.initializer.append(
+            tensor
+            if small
+            else onnx.TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
+        )
     return copy
 
 

@@ -89,8 +89,12 @@ def _axes(graph: Any, node: onnx.NodeProto, tensor: onnx.TensorProto) -> list[tu
             order = attribute(node, "perm", list(reversed(range(dims))))
             inner = onnx.TensorProto(name=node.output[0], dims=[tensor.dims[i] for i in order])
             readers = [n for n in nested_nodes(graph) if node.output[0] in n.input]
-            found += [(rank, order[a]) for n in readers if n.op_type not in VIEWS
-                      for rank, a in _axes(graph, n, inner)]  # fmt: skip
+            found += [
+                (rank, order[a])
+                for n in readers
+                if n.op_type not in VIEWS
+                for rank, a in _axes(graph, n, inner)
+            ]
     return found
 
 
@@ -120,8 +124,15 @@ def _quantize(
     if all(is_embedding(node, name) for node in users):
         return []
     options = {} if axis is None else {"axis": axis}
-    return [helper.make_node("DequantizeLinear", [quantized.name, scales.name], [name],
-                             f"{name}_DequantizeLinear", **options)]  # fmt: skip
+    return [
+        helper.make_node(
+            "DequantizeLinear",
+            [quantized.name, scales.name],
+            [name],
+            f"{name}_DequantizeLinear",
+            **options,
+        )
+    ]
 
 
 def _bodies(graph: Any) -> Iterator[Any]:
@@ -138,19 +149,29 @@ def _gather(node: onnx.NodeProto, weight: str, axis: int | None) -> list[onnx.No
     rows = helper.make_node("Gather", [f"{weight}_quantized", ids], [f"{out}_rows"], name, axis=0)
     if axis != 0:
         options = {} if axis is None else {"axis": -1}
-        return [rows, helper.make_node("DequantizeLinear", [f"{out}_rows", f"{weight}_scale"],
-                                       [out], f"{name}_DequantizeLinear", **options)]  # fmt: skip
+        return [
+            rows,
+            helper.make_node(
+                "DequantizeLinear",
+                [f"{out}_rows", f"{weight}_scale"],
+                [out],
+                f"{name}_DequantizeLinear",
+                **options,
+            ),
+        ]
     last = helper.make_tensor(f"{out}_axis", INT64, [1], [-1])
     return [
         rows,
         helper.make_node("Cast", [f"{out}_rows"], [f"{out}_float"], f"{name}_Cast", to=FLOAT),
-        helper.make_node("Gather", [f"{weight}_scale", ids], [f"{out}_scales"], f"{name}_scales",
-                         axis=0),
+        helper.make_node(
+            "Gather", [f"{weight}_scale", ids], [f"{out}_scales"], f"{name}_scales", axis=0
+        ),
         helper.make_node("Constant", [], [f"{out}_axis"], f"{name}_axis", value=last),
-        helper.make_node("Unsqueeze", [f"{out}_scales", f"{out}_axis"], [f"{out}_scale"],
-                         f"{name}_Unsqueeze"),
+        helper.make_node(
+            "Unsqueeze", [f"{out}_scales", f"{out}_axis"], [f"{out}_scale"], f"{name}_Unsqueeze"
+        ),
         helper.make_node("Mul", [f"{out}_float", f"{out}_scale"], [out], f"{name}_Mul"),
-    ]  # fmt: skip
+    ]
 
 
 def to_int8(weight: Array, axis: int | None) -> tuple[Array, Array]:

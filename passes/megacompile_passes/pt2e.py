@@ -31,8 +31,9 @@ def own_weights(module: torch.fx.GraphModule) -> None:
         for index, weight in enumerate(conv.args[1:3], start=1):
             if getattr(weight, "op", "") != "get_attr":
                 continue
-            others = [n for n in module.graph.nodes
-                      if n.op == "get_attr" and n.target == weight.target]  # fmt: skip
+            others = [
+                n for n in module.graph.nodes if n.op == "get_attr" and n.target == weight.target
+            ]
             if sum(len(n.users) for n in others) < 2:
                 continue
             name = f"own_{conv.name}_{index}"
@@ -74,9 +75,13 @@ def _attribute(module: torch.nn.Module, path: str) -> torch.Tensor:
 
 
 def prepare(
-    module: torch.fx.GraphModule, dynamic: bool, per_channel: bool, kept: set[str], bits: int = 8,
+    module: torch.fx.GraphModule,
+    dynamic: bool,
+    per_channel: bool,
+    kept: set[str],
+    bits: int = 8,
     trained: bool = False,
-) -> torch.fx.GraphModule:  # fmt: skip
+) -> torch.fx.GraphModule:
     """Insert observers, or for training (`trained`) what also rounds; nodes whose names are in
     `kept` get none. `bits` are the weights'.
 
@@ -105,10 +110,11 @@ def prepare(
         with quiet(), torch.no_grad():
             return (prepare_qat_pt2e if trained else prepare_pt2e)(module, quantizer)
     except Exception as error:
-        raise PassError(what="torchao's x86 quantizer can't annotate the graph",
-                        cause=first_line(error),
-                        remedy="put `simplify` before `quantize`: it fails on unused operators",
-                        ) from error  # fmt: skip
+        raise PassError(
+            what="torchao's x86 quantizer can't annotate the graph",
+            cause=first_line(error),
+            remedy="put `simplify` before `quantize`: it fails on unused operators",
+        ) from error
 
 
 def _name_source(node: torch.fx.Node) -> None:
@@ -141,8 +147,11 @@ def _config(dynamic: bool, per_channel: bool, bits: int, trained: bool) -> Any:
         # (measured: a cosine of 0.96 between them). This observer is conversion's own, and its
         # range that of the weights as they are.
         maker = pt2e.FakeQuantize.with_args(
-            observer=pt2e.MovingAveragePerChannelMinMaxObserver if per_channel
-            else pt2e.MovingAverageMinMaxObserver, averaging_constant=1.0)  # fmt: skip
+            observer=pt2e.MovingAveragePerChannelMinMaxObserver
+            if per_channel
+            else pt2e.MovingAverageMinMaxObserver,
+            averaging_constant=1.0,
+        )
         weight = dataclasses.replace(weight, observer_or_fake_quant_ctr=maker)
     elif not per_channel:
         maker = pt2e.MinMaxObserver.with_args(eps=2**-12)

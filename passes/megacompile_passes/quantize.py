@@ -40,8 +40,10 @@ class Quantize(Pass[In, Out]):
 
     def refusal(self, traits: Traits) -> str | None:
         if self.method == "dynamic" and not traits.dynamic_ranges:
-            return (f"{traits.backend} has no integers by the ranges of each call: write "
-                    "method: static or weight-only")  # fmt: skip
+            return (
+                f"{traits.backend} has no integers by the ranges of each call: write "
+                "method: static or weight-only"
+            )
         if self.method == "static" and self.symmetric is False and traits.symmetric:
             return f"{traits.backend} refuses zero points: leave symmetric out, or write true"
         return None

@@ -22,8 +22,17 @@ from megacompile_passes.weight_only import quantize_weights
 if TYPE_CHECKING:
     import torch
 
-WEIGHTED = {"linear", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d",
-            "conv_transpose3d", "convolution", "addmm"}  # fmt: skip
+WEIGHTED = {
+    "linear",
+    "conv1d",
+    "conv2d",
+    "conv3d",
+    "conv_transpose1d",
+    "conv_transpose2d",
+    "conv_transpose3d",
+    "convolution",
+    "addmm",
+}
 PRODUCTS = {"matmul", "bmm", "mm", "scaled_dot_product_attention"}
 STORED_AS_BYTES = "4-bit weights are stored one to a byte: x86's kernels take nothing smaller"
 RECURRENT = {"lstm", "gru", "rnn_tanh", "rnn_relu"}
@@ -40,14 +49,19 @@ class QuantizeExported(Quantize[Exported, Exported]):
         symmetric = traits.symmetric if self.symmetric == "auto" else self.symmetric
         if not symmetric or self.method == "weight-only":
             return None
-        return ("x86's integer kernels take unsigned activations with a zero point: on an exported "
-                "program, symmetric activations can't be had; write symmetric: false, or quantize "
-                "for a backend that takes ONNX")  # fmt: skip
+        return (
+            "x86's integer kernels take unsigned activations with a zero point: on an exported "
+            "program, symmetric activations can't be had; write symmetric: false, or quantize "
+            "for a backend that takes ONNX"
+        )
 
     def run(self, model: Exported, ctx: PassContext) -> Result[Exported]:
         if reason := self.refusal(ctx.traits):
-            raise PassError(what="quantize can't make activations symmetric here", cause=reason,
-                            remedy="symmetric: false")  # fmt: skip
+            raise PassError(
+                what="quantize can't make activations symmetric here",
+                cause=reason,
+                remedy="symmetric: false",
+            )
         register_quantized_operators()
         module: Any = model.program.module(check_guards=False)
         kept = kept_names(module, self.keep, "keep", self.method != "weight-only")
@@ -61,35 +75,45 @@ class QuantizeExported(Quantize[Exported, Exported]):
             module = self._quantize_activations(model, module, kept, ctx, notes)
         sites = count_sites(module, places, kept, self.method)
         if not sites.changed:
-            raise PassError(what="quantize changed nothing", got=f"0 of {sites.matched} operators",
-                            cause="; ".join(f"{s}: {why}" for s, why in sites.skipped[:5]),
-                            remedy="another method, or fewer names in `keep`")  # fmt: skip
+            raise PassError(
+                what="quantize changed nothing",
+                got=f"0 of {sites.matched} operators",
+                cause="; ".join(f"{s}: {why}" for s, why in sites.skipped[:5]),
+                remedy="another method, or fewer names in `keep`",
+            )
         quantized = reexport(module, model, feeds, share=True)
         notes += _sharing(model, quantized)
         if self.bits == 4:
             notes.append(STORED_AS_BYTES)
         if not self.per_channel:
-            notes.append("one scale per weight: x86's integer kernels need one per channel, so "
-                         "this may run no faster")  # fmt: skip
+            notes.append(
+                "one scale per weight: x86's integer kernels need one per channel, so "
+                "this may run no faster"
+            )
         return Result(quantized, sites, notes)
 
     def _quantize_activations(
-        self, model: Exported, module: torch.fx.GraphModule, kept: dict[str, str], ctx: PassContext,
+        self,
+        model: Exported,
+        module: torch.fx.GraphModule,
+        kept: dict[str, str],
+        ctx: PassContext,
         notes: list[str],
-    ) -> torch.fx.GraphModule:  # fmt: skip
+    ) -> torch.fx.GraphModule:
         import torch
         from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e
 
         own_weights(module)
-        prepared = prepare(module, self.method == "dynamic", self.per_channel, set(kept),
-                           self.bits)  # fmt: skip
+        prepared = prepare(module, self.method == "dynamic", self.per_channel, set(kept), self.bits)
         if self.method == "static":
             samples = (leaves_of(model, feeds) for feeds in ctx.calibration())
             count = calibrate(prepared, samples)
             if not count:
-                raise DataError(what="the calibration data is empty",
-                                expected="at least one sample",
-                                remedy="let data.calibration yield samples")  # fmt: skip
+                raise DataError(
+                    what="the calibration data is empty",
+                    expected="at least one sample",
+                    remedy="let data.calibration yield samples",
+                )
             notes.append(f"calibrated on {count} samples")
         else:
             # Weights' observers see them at a run; activations are measured at every call.
@@ -100,9 +124,11 @@ class QuantizeExported(Quantize[Exported, Exported]):
 
 def quantizable(module: torch.fx.GraphModule) -> dict[str, str]:
     """Names of the nodes that a quantizer may change, and what the report calls them."""
-    return {n.name: _place(n) for n in module.graph.nodes
-            if n.op == "call_function" and operator_name(n) in WEIGHTED | PRODUCTS | RECURRENT
-            }  # fmt: skip
+    return {
+        n.name: _place(n)
+        for n in module.graph.nodes
+        if n.op == "call_function" and operator_name(n) in WEIGHTED | PRODUCTS | RECURRENT
+    }
 
 
 def kept_names(
@@ -154,8 +180,19 @@ def count_sites(
 
 def _is_dequantized(value: Any) -> bool:
     """Whether a value comes from dequantize, through operators that only move elements."""
-    moves = {"flatten", "view", "reshape", "permute", "transpose", "t", "detach", "dropout",
-             "max_pool2d", "avg_pool2d", "adaptive_avg_pool2d"}  # fmt: skip
+    moves = {
+        "flatten",
+        "view",
+        "reshape",
+        "permute",
+        "transpose",
+        "t",
+        "detach",
+        "dropout",
+        "max_pool2d",
+        "avg_pool2d",
+        "adaptive_avg_pool2d",
+    }
     while getattr(value, "op", "") == "call_function":
         name = operator_name(value)
         if name.startswith("dequantize"):
@@ -174,15 +211,22 @@ def _sharing(before: Exported, after: Exported) -> list[str]:
         if name in signature.parameters or name in signature.buffers:
             addresses.setdefault(value.untyped_storage().data_ptr(), []).append(name)
     uses = {n.name: len(n.users) for n in before.program.graph.nodes if n.op == "placeholder"}
-    shared = [name for node, name in signature.inputs_to_parameters.items()
-              if uses.get(node, 0) > 1]  # fmt: skip
+    shared = [
+        name for node, name in signature.inputs_to_parameters.items() if uses.get(node, 0) > 1
+    ]
     tied = [names[0] for names in addresses.values() if len(names) > 1]
     if not (shared or tied):
         return []
-    kept = sum(1 for name in {*shared, *tied}
-               if any(k.endswith(name) for k in after.program.state_dict))  # fmt: skip
+    kept = sum(
+        1 for name in {*shared, *tied} if any(k.endswith(name) for k in after.program.state_dict)
+    )
     text = ", ".join(n.removeprefix("module.") for n in sorted({*shared, *tied})[:3])
-    state = ("the float weight stays for its other uses, its quantized copy is separate"
-             if kept else "its quantized form is shared too")  # fmt: skip
-    return [f"shared weights ({text}): {state}; {before.parameters()} parameters before, "
-            f"{after.parameters()} after, by storage"]  # fmt: skip
+    state = (
+        "the float weight stays for its other uses, its quantized copy is separate"
+        if kept
+        else "its quantized form is shared too"
+    )
+    return [
+        f"shared weights ({text}): {state}; {before.parameters()} parameters before, "
+        f"{after.parameters()} after, by storage"
+    ]

@@ -54,10 +54,12 @@ class QuantizeOnnx(Quantize[Onnx, Onnx]):
     def run(self, model: Onnx, ctx: PassContext) -> Result[Onnx]:
         source = onnxfile.read(model.path)
         if is_quantized(source):
-            raise PassError(what="the model is quantized already", where=str(model.path),
-                            expected="weights in float32",
-                            remedy="take `quantize` out, or start from the float model",
-                            )  # fmt: skip
+            raise PassError(
+                what="the model is quantized already",
+                where=str(model.path),
+                expected="weights in float32",
+                remedy="take `quantize` out, or start from the float model",
+            )
         before = onnxfile.count_parameters(model.path)
         prepared, note = upgrade_opset(source, MINIMUM_OPSET)
         notes = [note] if note else []
@@ -96,36 +98,51 @@ class QuantizeOnnx(Quantize[Onnx, Onnx]):
             raise _no_effect(report, self.method)
         twice = untied(prepared, result, sites, report)
         if twice:
-            notes.append(f"weights of two uses are stored in float and in 8 bits: "
-                         f"{', '.join(twice)}; {before} parameters became "
-                         f"{onnxfile.count_parameters(target)}")  # fmt: skip
+            notes.append(
+                f"weights of two uses are stored in float and in 8 bits: "
+                f"{', '.join(twice)}; {before} parameters became "
+                f"{onnxfile.count_parameters(target)}"
+            )
         return Result(Onnx(target, model.signature), report, notes)
 
     def _static(
-        self, model: onnx.ModelProto, ctx: PassContext, ignored: set[str],
-        defaults: dict[str, Any], reasons: dict[str, str], notes: list[str],
-    ) -> onnx.ModelProto:  # fmt: skip
+        self,
+        model: onnx.ModelProto,
+        ctx: PassContext,
+        ignored: set[str],
+        defaults: dict[str, Any],
+        reasons: dict[str, str],
+        notes: list[str],
+    ) -> onnx.ModelProto:
         inputs = [v.name for v in model.graph.input if v.name not in defaults]
         feeds, remarks = calibration_feeds(ctx.calibration(), inputs)
         notes += remarks
         fragile = fragile_nodes(model)
         if fragile:
-            notes.append("kept in float, since a mask's range would swallow the scores: "
-                         + ", ".join(fragile))  # fmt: skip
-        reasons.update(dict.fromkeys(fragile, "adds or applies a mask: its range would swallow "
-                                     "the scores"))  # fmt: skip
+            notes.append(
+                "kept in float, since a mask's range would swallow the scores: "
+                + ", ".join(fragile)
+            )
+        reasons.update(
+            dict.fromkeys(fragile, "adds or applies a mask: its range would swallow the scores")
+        )
         top_level = {node.name for node in model.graph.node}
         if model.ByteSize() > onnxfile.MESSAGE_LIMIT:
-            raise PassError(what="the model is too large for NNCF's ONNX side",
-                            expected="less than 2.1 GB", got=f"{model.ByteSize() / 1e9:.1f} GB",
-                            remedy="use method: weight-only, or quantize the PyTorch model",
-                            )  # fmt: skip
+            raise PassError(
+                what="the model is too large for NNCF's ONNX side",
+                expected="less than 2.1 GB",
+                got=f"{model.ByteSize() / 1e9:.1f} GB",
+                remedy="use method: weight-only, or quantize the PyTorch model",
+            )
         try:
             import nncf
             from nncf.quantization.advanced_parameters import QuantizationParameters
         except ImportError as error:
-            raise PassError(what="static quantization of ONNX needs NNCF", cause=str(error),
-                            remedy="pip install 'megacompile[quantize]'") from error  # fmt: skip
+            raise PassError(
+                what="static quantization of ONNX needs NNCF",
+                cause=str(error),
+                remedy="pip install 'megacompile[quantize]'",
+            ) from error
         presets = nncf.QuantizationPreset
         names = sorted((ignored | set(fragile)) & top_level)
         weights = QuantizationParameters(per_channel=self.per_channel)
@@ -143,10 +160,12 @@ class QuantizeOnnx(Quantize[Onnx, Onnx]):
                     ),
                 )
         except Exception as error:
-            raise PassError(what="NNCF can't quantize the model", where=blamed(model, error),
-                            cause=f"{type(error).__name__}: {first_line(error)}",
-                            remedy="name the node in `keep`, or use method: dynamic",
-                            ) from error  # fmt: skip
+            raise PassError(
+                what="NNCF can't quantize the model",
+                where=blamed(model, error),
+                cause=f"{type(error).__name__}: {first_line(error)}",
+                remedy="name the node in `keep`, or use method: dynamic",
+            ) from error
 
     def _dynamic(
         self, model: onnx.ModelProto, ctx: PassContext, ignored: set[str], notes: list[str]
@@ -162,18 +181,22 @@ class QuantizeOnnx(Quantize[Onnx, Onnx]):
         try:
             with silence():
                 ort_quantization.quantize_dynamic(
-                    given, made, op_types_to_quantize=list(DYNAMIC_OPERATORS),
-                    per_channel=self.per_channel, nodes_to_exclude=excluded,
+                    given,
+                    made,
+                    op_types_to_quantize=list(DYNAMIC_OPERATORS),
+                    per_channel=self.per_channel,
+                    nodes_to_exclude=excluded,
                     use_external_data_format=model.ByteSize() > onnxfile.MESSAGE_LIMIT,
                     extra_options={"EnableSubgraph": True},
-                )  # fmt: skip
+                )
             return onnxfile.read(made)
         except Exception as error:
-            raise PassError(what="ONNX Runtime can't quantize the model",
-                            where=blamed(model, error),
-                            cause=f"{type(error).__name__}: {first_line(error)}",
-                            remedy="name the node in `keep`, or use method: weight-only",
-                            ) from error  # fmt: skip
+            raise PassError(
+                what="ONNX Runtime can't quantize the model",
+                where=blamed(model, error),
+                cause=f"{type(error).__name__}: {first_line(error)}",
+                remedy="name the node in `keep`, or use method: weight-only",
+            ) from error
         finally:
             for path in [*ctx.work.glob("float.onnx*"), *ctx.work.glob("dynamic.onnx*")]:
                 path.unlink()

@@ -23,24 +23,27 @@ class Distill(Options):
     hidden states (Jiao et al., arXiv:1909.10351)."""
 
     loss: Literal["mse", "cosine", "kl"] = Field(
-        "mse", description="of floating outputs. mse: squared difference over the original's mean "
+        "mse",
+        description="of floating outputs. mse: squared difference over the original's mean "
         "square; cosine: 1 - cosine along the last axis; kl: divergence of softmax along the last "
-        "axis, for logits"
-    )  # fmt: skip
+        "axis, for logits",
+    )
     weight: float = Field(1.0, ge=0, description="of the outputs' loss; 0: hidden states alone")
     temperature: Weight = Field(1.0, description="kl: logits are divided by it")
     outputs: list[str] = Field(
         default_factory=list, description="names (globs) of outputs; default: all floating ones"
     )
     hidden: list[str] = Field(
-        default_factory=list, description="names (globs) of modules whose outputs are learned too, "
-        "each by squared difference over the original's mean square"
-    )  # fmt: skip
+        default_factory=list,
+        description="names (globs) of modules whose outputs are learned too, "
+        "each by squared difference over the original's mean square",
+    )
     hidden_weight: Weight = Field(1.0, description="of the hidden states' mean loss")
     mask: str | None = Field(
-        None, description="an input whose zeros mark positions that don't count (padding); its "
-        "axes are the first ones of a hidden state or output"
-    )  # fmt: skip
+        None,
+        description="an input whose zeros mark positions that don't count (padding); its "
+        "axes are the first ones of a hidden state or output",
+    )
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -57,9 +60,10 @@ class Task(Options):
     """Learn the task itself: the user's loss, or cross-entropy to class numbers."""
 
     loss: str | None = Field(
-        None, description="FILE.py:NAME; loss(outputs, batch) -> scalar tensor. In workload "
-        "training it is `train.loss` unless `labels` are named"
-    )  # fmt: skip
+        None,
+        description="FILE.py:NAME; loss(outputs, batch) -> scalar tensor. In workload "
+        "training it is `train.loss` unless `labels` are named",
+    )
     labels: str | None = Field(None, description="entry of the batches with class numbers")
     output: str | None = Field(None, description="output with the logits; default: the only one")
     label_smoothing: float = Field(0.0, ge=0, lt=1, description="cross-entropy's")
@@ -94,9 +98,12 @@ class Clipping(Options):
     modules: list[str] = Field(min_length=1, description="names (globs)")
     limit: Weight | None = Field(None, description="the largest absolute value")
     percentile: float | None = Field(
-        None, gt=50, lt=100, description="limit each module at this percentile of its absolute "
-        "values on the first batches"
-    )  # fmt: skip
+        None,
+        gt=50,
+        lt=100,
+        description="limit each module at this percentile of its absolute "
+        "values on the first batches",
+    )
 
     @model_validator(mode="after")
     def _one(self) -> Self:
@@ -110,9 +117,9 @@ class Quantization(Options):
     (Jacob et al., arXiv:1712.05877), by the rules that `quantize` lowers it with."""
 
     method: Literal["static", "dynamic"] = Field(
-        "static", description="as in `quantize`: activations by ranges seen in training, or of "
-        "each call"
-    )  # fmt: skip
+        "static",
+        description="as in `quantize`: activations by ranges seen in training, or of each call",
+    )
     bits: Literal[8, 4] = Field(8, description="of weights")
     per_channel: bool = Field(True, description="one scale per output channel of a weight")
     keep: list[str] = KEEP
@@ -128,9 +135,10 @@ class Recover(Pass[In, Out]):
     invalidates: ClassVar[frozenset[Fact]] = frozenset()
 
     batches: str | None = Field(
-        None, description="FILE.py:NAME that gives dicts of name to array (first axis: samples) or "
-        "a Dataset, or npz:FILE, arrays:FOLDER, lmdb:FOLDER; workload training: `train.batches`"
-    )  # fmt: skip
+        None,
+        description="FILE.py:NAME that gives dicts of name to array (first axis: samples) or "
+        "a Dataset, or npz:FILE, arrays:FOLDER, lmdb:FOLDER; workload training: `train.batches`",
+    )
     samples: int = Field(100_000, ge=1, description="so many samples are used at most")
     distill: Distill | None = Field(None, description="learn the original's answers")
     task: Task | None = Field(None, description="learn the task")
@@ -153,10 +161,11 @@ class Recover(Pass[In, Out]):
         None, ge=10, description="find the rate in so many steps of growing rates first"
     )
     sampling: Literal["shuffled", "loss-weighted", "pieces"] = Field(
-        "shuffled", description="loss-weighted: the worse a sample's last loss, the oftener it "
+        "shuffled",
+        description="loss-weighted: the worse a sample's last loss, the oftener it "
         "comes; pieces: what the hook yields stays together as one batch, for losses that compare "
-        "samples"
-    )  # fmt: skip
+        "samples",
+    )
     masking: Masking | None = None
     clip_activations: Clipping | None = None
     freeze: list[str] = Field(
@@ -175,9 +184,10 @@ class Recover(Pass[In, Out]):
         "or a metric's name",
     )
     validate_with: str | None = Field(
-        None, description="FILE.py:NAME, evaluate(run) -> {metric: value}, for `monitor`; default: "
-        "data.evaluation"
-    )  # fmt: skip
+        None,
+        description="FILE.py:NAME, evaluate(run) -> {metric: value}, for `monitor`; default: "
+        "data.evaluation",
+    )
     held_out: float = Field(0.05, gt=0, lt=1, description="share of samples for `loss`")
     check_every: int | None = Field(
         None, ge=1, description="steps between two looks at `monitor`; default: a tenth of the run"
@@ -203,15 +213,19 @@ class Recover(Pass[In, Out]):
         if self.monitor != "loss" and "held_out" in self.model_fields_set:
             raise ValueError("`held_out` is for monitor: loss")
         if self.sampling == "pieces" and "batch_size" in self.model_fields_set:
-            raise ValueError("with sampling: pieces the pieces are the batches; leave out "
-                             "`batch_size`")  # fmt: skip
+            raise ValueError(
+                "with sampling: pieces the pieces are the batches; leave out `batch_size`"
+            )
         if self.sampling == "loss-weighted" and not self._has_loss_per_sample():
-            raise ValueError("loss-weighted sampling needs a loss per sample: `distill`, or `task` "
-                             "with `labels`; a loss of your own gives one number")  # fmt: skip
+            raise ValueError(
+                "loss-weighted sampling needs a loss per sample: `distill`, or `task` "
+                "with `labels`; a loss of your own gives one number"
+            )
         if self.quantize is not None and (self.dropout or self.batchnorm == "train"):
-            raise ValueError("with `quantize` the model is trained as it will be lowered: without "
-                             "dropout, normalization folded; leave `dropout` and `batchnorm` out"
-                             )  # fmt: skip
+            raise ValueError(
+                "with `quantize` the model is trained as it will be lowered: without "
+                "dropout, normalization folded; leave `dropout` and `batchnorm` out"
+            )
         return self
 
     def _has_loss_per_sample(self) -> bool:

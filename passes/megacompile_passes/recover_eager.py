@@ -29,8 +29,10 @@ class RecoverEager(Recover[Eager, Eager]):
 
     def refusal(self, traits: Traits) -> str | None:
         if self.clip_activations is not None and traits.backend == TRAINING:
-            return ("can't keep `clip_activations` here: the user's code builds the module of a "
-                    "training bundle again, without clamps; put them into the model")  # fmt: skip
+            return (
+                "can't keep `clip_activations` here: the user's code builds the module of a "
+                "training bundle again, without clamps; put them into the model"
+            )
         return super().refusal(traits)
 
     def run(self, model: Eager, ctx: PassContext) -> Result[Eager]:
@@ -42,18 +44,27 @@ class RecoverEager(Recover[Eager, Eager]):
         lesson = lesson_of(self, model, ctx, student.hidden)
         self._set_mode(student.module)
         run = student.model.run
-        recovery = Recovery(self, student, lesson, samples, ctx, metric_of(ctx, run),
-                            validation_of(self, ctx, run), batch_size_of(self, samples)
-                            )  # fmt: skip
+        recovery = Recovery(
+            self,
+            student,
+            lesson,
+            samples,
+            ctx,
+            metric_of(ctx, run),
+            validation_of(self, ctx, run),
+            batch_size_of(self, samples),
+        )
         _refuse_nothing_to_do(self, recovery)
         record = recovery.run()
         if record.best_step == 0:
             first, last = record.looks[0], record.looks[-1]
-            raise PassError(what=f"`recover` made nothing better in {record.steps} steps",
-                            expected=f"a better {record.monitor} than {first.value:.5g}",
-                            got=f"{last.value:.5g} after step {last.step}",
-                            remedy="another learning rate (lr_range_test: 50), more steps, or "
-                            "leave `recover` out")  # fmt: skip
+            raise PassError(
+                what=f"`recover` made nothing better in {record.steps} steps",
+                expected=f"a better {record.monitor} than {first.value:.5g}",
+                got=f"{last.value:.5g} after step {last.step}",
+                remedy="another learning rate (lr_range_test: 50), more steps, or "
+                "leave `recover` out",
+            )
         student.module.eval()
         for parameter, flag in zip(student.module.parameters(), flags, strict=True):
             parameter.requires_grad_(flag)
@@ -87,8 +98,9 @@ def open_data(options: Recover[Any, Any], ctx: PassContext) -> Samples:
     if reference is None:
         reference = ctx.needs_training(options.name).train.batches
     ctx.progress("reading the samples")
-    return open_samples(reference, ctx.base, options.samples, "recover's batches",
-                        options.sampling == "pieces")  # fmt: skip
+    return open_samples(
+        reference, ctx.base, options.samples, "recover's batches", options.sampling == "pieces"
+    )
 
 
 def copied(
@@ -102,11 +114,13 @@ def copied(
     student = EagerAnswers(own, hidden_modules(own.module, options.distill))
     if options.clip_activations is None:
         return student, []
-    limits = clamp_outputs(student, options.clip_activations,
-                           first_batches(options, samples, ctx.seed))  # fmt: skip
+    limits = clamp_outputs(
+        student, options.clip_activations, first_batches(options, samples, ctx.seed)
+    )
     shown = ", ".join(f"{name} at {limit:.3g}" for name, limit in list(limits.items())[:5])
-    return student, [f"{len(limits)} modules' outputs are clamped: {shown}"
-                     + (" …" if len(limits) > 5 else "")]  # fmt: skip
+    return student, [
+        f"{len(limits)} modules' outputs are clamped: {shown}" + (" …" if len(limits) > 5 else "")
+    ]
 
 
 def first_batches(
@@ -127,9 +141,7 @@ def batch_size_of(options: Recover[Any, Any], samples: Samples) -> int:
     return options.batch_size
 
 
-def lesson_of(
-    options: Recover[Any, Any], model: Eager, ctx: PassContext, hidden: Any
-) -> Lesson:  # fmt: skip
+def lesson_of(options: Recover[Any, Any], model: Eager, ctx: PassContext, hidden: Any) -> Lesson:
     """What is learned: from the original model, from the task, or from both.
 
     Raises:
@@ -146,11 +158,12 @@ def lesson_of(
         known = dict(original.module.named_modules())
         lacking = [name for name in hidden if name not in known]
         if lacking:
-            raise PassError(what=f"the original has no module '{lacking[0]}' to learn from",
-                            remedy="name modules that both have in `distill.hidden`")  # fmt: skip
+            raise PassError(
+                what=f"the original has no module '{lacking[0]}' to learn from",
+                remedy="name modules that both have in `distill.hidden`",
+            )
         teacher = EagerAnswers(original, list(hidden))
-    return Lesson(model.signature, options.distill, options.task, teacher,
-                  task_loss(options, ctx))  # fmt: skip
+    return Lesson(model.signature, options.distill, options.task, teacher, task_loss(options, ctx))
 
 
 def task_loss(options: Recover[Any, Any], ctx: PassContext) -> Callable[[Any, Any], Any] | None:
@@ -164,9 +177,11 @@ def task_loss(options: Recover[Any, Any], ctx: PassContext) -> Callable[[Any, An
         reference = ctx.needs_training(options.name).train.loss
     found = ctx.load_hook(reference)
     if not callable(found):
-        raise PassError(what=f"loss '{reference}' can't be called",
-                        expected="a function loss(outputs, batch)",
-                        got=type(found).__name__)  # fmt: skip
+        raise PassError(
+            what=f"loss '{reference}' can't be called",
+            expected="a function loss(outputs, batch)",
+            got=type(found).__name__,
+        )
     return lambda outputs, batch: hooks.call(f"loss '{reference}'", found, outputs, batch)
 
 
@@ -198,6 +213,8 @@ def _refuse_nothing_to_do(options: Recover[Any, Any], recovery: Recovery) -> Non
     if options.task is not None or options.monitor != "loss" or options.clip_activations:
         return
     if recovery.held_out_loss() < 1e-9:
-        raise PassError(what="`recover` has nothing to bring back: the model still answers exactly "
-                        "as the original", remedy="put it behind the lossy pass, or leave it out",
-                        )  # fmt: skip
+        raise PassError(
+            what="`recover` has nothing to bring back: the model still answers exactly "
+            "as the original",
+            remedy="put it behind the lossy pass, or leave it out",
+        )

@@ -61,8 +61,10 @@ class RecoverQuantized(Recover[Eager, Exported]):
 
     def refusal(self, traits: Traits) -> str | None:
         if traits.symmetric:
-            return (f"x86's integers have zero points, which {traits.backend} refuses: lower it "
-                    "with aotinductor or torch-compile")  # fmt: skip
+            return (
+                f"x86's integers have zero points, which {traits.backend} refuses: lower it "
+                "with aotinductor or torch-compile"
+            )
         return super().refusal(traits)
 
     def run(self, model: Eager, ctx: PassContext) -> Result[Exported]:
@@ -81,16 +83,28 @@ class RecoverQuantized(Recover[Eager, Exported]):
         places = quantizable(module)
         kept = kept_names(module, choice.keep, "quantize.keep", activations=True)
         own_weights(module)
-        prepared = prepare(module, choice.method == "dynamic", choice.per_channel, set(kept),
-                           choice.bits, trained=True)  # fmt: skip
+        prepared = prepare(
+            module,
+            choice.method == "dynamic",
+            choice.per_channel,
+            set(kept),
+            choice.bits,
+            trained=True,
+        )
         student = _GraphAnswers(prepared, model.signature, names)
-        calibrate(prepared, (student.leaves(one)
-                             for one in first_batches(self, samples, ctx.seed)))  # fmt: skip
+        calibrate(prepared, (student.leaves(one) for one in first_batches(self, samples, ctx.seed)))
         lesson = lesson_of(self, model, ctx, watched.hidden)
-        recovery = Recovery(self, student, lesson, samples, ctx, metric_of(ctx, student.run),
-                            validation_of(self, ctx, student.run), batch_size_of(self, samples),
-                            looking=lambda: _still(prepared, choice.method == "static")
-                            )  # fmt: skip
+        recovery = Recovery(
+            self,
+            student,
+            lesson,
+            samples,
+            ctx,
+            metric_of(ctx, student.run),
+            validation_of(self, ctx, student.run),
+            batch_size_of(self, samples),
+            looking=lambda: _still(prepared, choice.method == "static"),
+        )
         record = recovery.run()
         if record.best_step == 0:
             notes.append(f"training made no better {record.monitor} than quantizing without it")
@@ -98,13 +112,16 @@ class RecoverQuantized(Recover[Eager, Exported]):
             converted = convert_pt2e(prepared)
         sites = count_sites(converted, places, kept, choice.method)
         if not sites.changed:
-            raise PassError(what="recover quantized nothing", got=f"0 of {sites.matched} operators",
-                            cause="; ".join(f"{s}: {why}" for s, why in sites.skipped[:5]),
-                            remedy="fewer names in `quantize.keep`, or leave `quantize` out",
-                            )  # fmt: skip
+            raise PassError(
+                what="recover quantized nothing",
+                got=f"0 of {sites.matched} operators",
+                cause="; ".join(f"{s}: {why}" for s, why in sites.skipped[:5]),
+                remedy="fewer names in `quantize.keep`, or leave `quantize` out",
+            )
         plain = Exported(exported.program, model.signature)
-        quantized = reexport(first_outputs(converted, model.signature), plain,
-                             trace_feeds(plain, ctx), share=True)  # fmt: skip
+        quantized = reexport(
+            first_outputs(converted, model.signature), plain, trace_feeds(plain, ctx), share=True
+        )
         if choice.bits == 4:
             notes.append(STORED_AS_BYTES)
         return Result(quantized, sites, [*notes, *recovery.notes], record)
@@ -141,8 +158,10 @@ class _GraphAnswers:
 
         with torch.no_grad():
             values = self.module(*(to_torch(feeds[name]) for name in self.signature.tensors))
-        return {name: to_numpy(value)
-                for name, value in zip(self.signature.outputs, values, strict=False)}  # fmt: skip
+        return {
+            name: to_numpy(value)
+            for name, value in zip(self.signature.outputs, values, strict=False)
+        }
 
 
 def captured(

@@ -49,13 +49,18 @@ class Recovery:
     `looking` wraps whatever must be different while the student is only looked at."""
 
     def __init__(
-        self, options: Recover[Any, Any], student: Student, lesson: Lesson, samples: Samples,
-        ctx: PassContext, measure: Callable[[], Metrics] | None,
+        self,
+        options: Recover[Any, Any],
+        student: Student,
+        lesson: Lesson,
+        samples: Samples,
+        ctx: PassContext,
+        measure: Callable[[], Metrics] | None,
         validate: Callable[[], Metrics] | None,
         batch_size: int,
         looking: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
         device: str = "cpu",
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.options, self.student, self.lesson = options, student, lesson
         self.samples, self.ctx, self.device = samples, ctx, device
         self.measure, self.validate, self.looking = measure, validate, looking
@@ -63,8 +68,7 @@ class Recovery:
         self.notes: list[str] = []
         training, self.held_out = divided(samples, options, ctx.seed)
         self.batch_size = batch_size
-        self.sampler = Sampler(training, batch_size, ctx.seed,
-                               options.sampling == "loss-weighted")  # fmt: skip
+        self.sampler = Sampler(training, batch_size, ctx.seed, options.sampling == "loss-weighted")
         per_epoch = math.ceil(self.sampler.batches_per_epoch / options.accumulate)
         self.steps = options.steps or max(1, math.ceil((options.epochs or 1) * per_epoch))
         self.check_every = options.check_every or max(1, self.steps // LOOKS)
@@ -139,15 +143,17 @@ class Recovery:
                     loss = loss - each.mean() + weighted
             value = float(loss.detach())
             if not math.isfinite(value):
-                raise PassError(what=f"the loss is {value} in step {self.state.step + 1} of "
-                                "`recover`", expected="a finite number",
-                                cause=f"learning rate {self.optimizer.param_groups[0]['lr']:.2g}",
-                                remedy="a lower rate, `warmup`, a smaller `clip_norm`, or look at "
-                                "the data")  # fmt: skip
+                raise PassError(
+                    what=f"the loss is {value} in step {self.state.step + 1} of `recover`",
+                    expected="a finite number",
+                    cause=f"learning rate {self.optimizer.param_groups[0]['lr']:.2g}",
+                    remedy="a lower rate, `warmup`, a smaller `clip_norm`, or look at the data",
+                )
             if not loss.requires_grad:
-                raise PassError(what="the loss of `recover` does not depend on any parameter that "
-                                "is trained", remedy="freeze less, or learn from other outputs",
-                                )  # fmt: skip
+                raise PassError(
+                    what="the loss of `recover` does not depend on any parameter that is trained",
+                    remedy="freeze less, or learn from other outputs",
+                )
             (loss / options.accumulate).backward()
             total += value / options.accumulate
         if self.state.step == 0:
@@ -182,9 +188,11 @@ class Recovery:
         with self._as_answering():
             found = source()
         if self.options.monitor not in found:
-            raise PassError(what=f"`monitor` names '{self.options.monitor}', which is no metric",
-                            expected="loss, " + ", ".join(found),
-                            remedy=did_you_mean(self.options.monitor, found))  # fmt: skip
+            raise PassError(
+                what=f"`monitor` names '{self.options.monitor}', which is no metric",
+                expected="loss, " + ", ".join(found),
+                remedy=did_you_mean(self.options.monitor, found),
+            )
         chosen = found[self.options.monitor]
         self.higher_is_better = bool(chosen["higher_is_better"])
         return float(chosen["value"])
@@ -248,16 +256,22 @@ class Recovery:
         torch.set_rng_state(random[1])
         self.optimizer = optimizer_of(self.parameters, self.options.optimizer)
         if found is None:
-            self.notes.append(f"the learning-rate range test saw no loss fall in {steps} steps: "
-                              f"{self.rate:.2g} stays")  # fmt: skip
+            self.notes.append(
+                f"the learning-rate range test saw no loss fall in {steps} steps: "
+                f"{self.rate:.2g} stays"
+            )
             return
         self.rate = found.rate
-        self.notes.append(f"learning rate {found.rate:.2g} by a range test of "
-                          f"{len(found.rates)} steps")  # fmt: skip
+        self.notes.append(
+            f"learning rate {found.rate:.2g} by a range test of {len(found.rates)} steps"
+        )
 
     def _without_gradient(self) -> None:
-        names = [name for name, one in self.student.module.named_parameters()
-                 if one.requires_grad and one.grad is None]  # fmt: skip
+        names = [
+            name
+            for name, one in self.student.module.named_parameters()
+            if one.requires_grad and one.grad is None
+        ]
         if names:
             shown = ", ".join(names[:3]) + (" …" if len(names) > 3 else "")
             self.notes.append(f"{len(names)} parameters get no gradient and stay: {shown}")
@@ -269,21 +283,31 @@ class Recovery:
         found = checkpoints.latest()
         if found is not None:
             self._restore(found.state)
-            self.notes.append(f"continued after step {found.number}"
-                              + (f": {found.note}" if found.note else ""))  # fmt: skip
+            self.notes.append(
+                f"continued after step {found.number}" + (f": {found.note}" if found.note else "")
+            )
         return checkpoints
 
     def _kept(self) -> dict[str, Any]:
         state = self.state
         return {
-            "module": self.student.module.state_dict(), "optimizer": self.optimizer.state_dict(),
-            "sampler": self.sampler.state_dict(), "masking": self.masking.get_state(),
-            "random": torch.get_rng_state(), "step": state.step, "losses": state.losses,
-            "looks": [[look.step, look.value] for look in state.looks], "best": state.best,
-            "best_at": state.best_at, "without_better": state.without_better,
-            "seconds": state.seconds, "rate": self.rate, "notes": self.notes,
-            "higher_is_better": self.higher_is_better, "before": state.before,
-        }  # fmt: skip
+            "module": self.student.module.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "sampler": self.sampler.state_dict(),
+            "masking": self.masking.get_state(),
+            "random": torch.get_rng_state(),
+            "step": state.step,
+            "losses": state.losses,
+            "looks": [[look.step, look.value] for look in state.looks],
+            "best": state.best,
+            "best_at": state.best_at,
+            "without_better": state.without_better,
+            "seconds": state.seconds,
+            "rate": self.rate,
+            "notes": self.notes,
+            "higher_is_better": self.higher_is_better,
+            "before": state.before,
+        }
 
     def _restore(self, kept: Mapping[str, Any]) -> None:
         self.student.module.load_state_dict(kept["module"])
@@ -292,12 +316,15 @@ class Recovery:
         self.masking.set_state(kept["masking"])
         torch.set_rng_state(kept["random"])
         self.state = _State(
-            step=kept["step"], losses=list(kept["losses"]),
+            step=kept["step"],
+            losses=list(kept["losses"]),
             looks=[Look(step=step, value=value) for step, value in kept["looks"]],
-            best=dict(kept["best"]), best_at=kept["best_at"],
-            without_better=kept["without_better"], seconds=kept["seconds"],
+            best=dict(kept["best"]),
+            best_at=kept["best_at"],
+            without_better=kept["without_better"],
+            seconds=kept["seconds"],
             before=kept["before"],
-        )  # fmt: skip
+        )
         self.rate, self.notes = kept["rate"], list(kept["notes"])
         self.higher_is_better = kept["higher_is_better"]
 
@@ -311,20 +338,30 @@ class Recovery:
     def _record(self, after: Metrics) -> RecoveryRecord:
         state = self.state
         if self._out_of_patience():
-            self.notes.append(f"stopped after {state.step} of {self.steps} steps: "
-                              f"{state.without_better} looks without a better "
-                              f"{self._monitor_name()}")  # fmt: skip
+            self.notes.append(
+                f"stopped after {state.step} of {self.steps} steps: "
+                f"{state.without_better} looks without a better "
+                f"{self._monitor_name()}"
+            )
         if self.options.monitor != "loss" and self.validate is None:
-            self.notes.append(f"the weights were chosen by {self.options.monitor} on the data that "
-                              "also judges them: read it as an upper end")  # fmt: skip
+            self.notes.append(
+                f"the weights were chosen by {self.options.monitor} on the data that "
+                "also judges them: read it as an upper end"
+            )
         return RecoveryRecord(
-            metric_before=_metrics(state.before), metric_after=_metrics(after),
+            metric_before=_metrics(state.before),
+            metric_after=_metrics(after),
             monitor=self._monitor_name(),
-            steps=state.step, planned_steps=self.steps, best_step=state.best_at,
-            samples=len(self.samples), learning_rate=self.rate, seconds=round(state.seconds, 1),
-            looks=state.looks, losses=_thinned(state.losses),
+            steps=state.step,
+            planned_steps=self.steps,
+            best_step=state.best_at,
+            samples=len(self.samples),
+            learning_rate=self.rate,
+            seconds=round(state.seconds, 1),
+            looks=state.looks,
+            losses=_thinned(state.losses),
             trained_parameters=sum(p.numel() for p in self.parameters),
-        )  # fmt: skip
+        )
 
 
 def frozen_names(module: nn.Module, selectors: list[str], prefix: str = "") -> frozenset[str]:
@@ -356,9 +393,11 @@ def trained_parameters(module: nn.Module, frozen: frozenset[str]) -> list[nn.Par
         if wanted:
             found.append(parameter)
     if not found:
-        raise PassError(what="`recover` has no parameter to train",
-                        got=f"{len(frozen)} frozen of {len(named)}", remedy="freeze less",
-                        )  # fmt: skip
+        raise PassError(
+            what="`recover` has no parameter to train",
+            got=f"{len(frozen)} frozen of {len(named)}",
+            remedy="freeze less",
+        )
     return found
 
 

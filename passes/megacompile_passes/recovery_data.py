@@ -24,15 +24,21 @@ def masked(
         DataError: no such entry.
     """
     if choice.input not in batch:
-        raise DataError(what=f"`masking.input` names '{choice.input}', which no batch has",
-                        got=", ".join(batch), remedy=did_you_mean(choice.input, batch)
-                        )  # fmt: skip
+        raise DataError(
+            what=f"`masking.input` names '{choice.input}', which no batch has",
+            got=", ".join(batch),
+            remedy=did_you_mean(choice.input, batch),
+        )
     tensor = batch[choice.input]
     chosen = torch.rand(tensor.shape, generator=generator).to(tensor.device) < choice.share
     for value in choice.keep:
         chosen &= tensor != value
-    return {**batch, choice.input: torch.where(chosen, torch.as_tensor(
-        choice.value, dtype=tensor.dtype, device=tensor.device), tensor)}  # fmt: skip
+    return {
+        **batch,
+        choice.input: torch.where(
+            chosen, torch.as_tensor(choice.value, dtype=tensor.dtype, device=tensor.device), tensor
+        ),
+    }
 
 
 def divided(
@@ -44,8 +50,9 @@ def divided(
     generator = torch.Generator().manual_seed(seed)
     total = len(samples)
     if total < 2:
-        raise DataError(what=f"{samples.label} has one sample: none can be held out",
-                        expected="two or more")  # fmt: skip
+        raise DataError(
+            what=f"{samples.label} has one sample: none can be held out", expected="two or more"
+        )
     if options.sampling == "pieces":
         return _divided_pieces(samples, options.held_out, generator)
     wanted = min(HELD_OUT_MOST, max(1, round(total * options.held_out)), total - 1)
@@ -63,9 +70,12 @@ def _divided_pieces(
     """Whole pieces to train on, and held-out ones."""
     count = len(samples.groups)
     if count < 2:
-        raise DataError(what=f"{samples.label} has one piece: none can be held out",
-                        expected="two or more")  # fmt: skip
+        raise DataError(
+            what=f"{samples.label} has one piece: none can be held out", expected="two or more"
+        )
     wanted = min(max(1, round(count * share)), count - 1)
     held = set(torch.randperm(count, generator=generator)[:wanted].tolist())
-    return ([group for at, group in enumerate(samples.groups) if at not in held],
-            [group for at, group in enumerate(samples.groups) if at in held])  # fmt: skip
+    return (
+        [group for at, group in enumerate(samples.groups) if at not in held],
+        [group for at, group in enumerate(samples.groups) if at in held],
+    )

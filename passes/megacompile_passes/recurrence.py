@@ -18,8 +18,10 @@ def symbolic_recurrence() -> Iterator[None]:
     import torch
     from torch._C import DispatchKey
 
-    shapes: dict[Any, Callable[..., Any]] = {torch.ops.aten.gru.input: _gru,
-                                             torch.ops.aten.lstm.input: _lstm}  # fmt: skip
+    shapes: dict[Any, Callable[..., Any]] = {
+        torch.ops.aten.gru.input: _gru,
+        torch.ops.aten.lstm.input: _lstm,
+    }
     keys = (DispatchKey.Autograd, DispatchKey.CompositeImplicitAutograd, DispatchKey.Meta)
     table: dict[Any, Any] = torch._decomp.decomposition_table
     unrolling = {op: (dict(op.py_kernels), table.get(op)) for op in shapes}
@@ -47,8 +49,11 @@ def _gru(source: Any, state: Any, *rest: Any) -> Any:
 
 def _lstm(source: Any, states: Any, *rest: Any) -> Any:
     hidden, cell = states
-    return (_output(source, hidden, rest[5]), hidden.new_empty(hidden.shape),
-            cell.new_empty(cell.shape))  # fmt: skip
+    return (
+        _output(source, hidden, rest[5]),
+        hidden.new_empty(hidden.shape),
+        cell.new_empty(cell.shape),
+    )
 
 
 def _output(source: Any, hidden: Any, bidirectional: bool) -> Any:

@@ -48,8 +48,11 @@ def reexport(
                 module, leaves, dynamic_shapes=dynamic_shapes(model.signature), strict=False
             )
     except Exception as error:
-        raise PassError(what="the transformed graph can't be exported again",
-                        cause=first_line(error), audience="megacompile") from error  # fmt: skip
+        raise PassError(
+            what="the transformed graph can't be exported again",
+            cause=first_line(error),
+            audience="megacompile",
+        ) from error
     program = share_equal(program) if share else rebuild(program, copy_graph(program))
     return Exported(program, model.signature)
 

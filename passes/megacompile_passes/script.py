@@ -66,15 +66,20 @@ class Script(Pass[Eager, Scripted]):
                 failures.append(failure)
         if len(failures) == 1:
             raise failures[0]
-        raise ModelError(what="neither compiling nor tracing gives right TorchScript",
-                         where=next((f.where for f in failures if f.where), None),
-                         cause="; ".join(f"{f.what}: {f.cause or f.got or ''}" for f in failures),
-                         remedy=failures[0].remedy) from failures[-1]  # fmt: skip
+        raise ModelError(
+            what="neither compiling nor tracing gives right TorchScript",
+            where=next((f.where for f in failures if f.where), None),
+            cause="; ".join(f"{f.what}: {f.cause or f.got or ''}" for f in failures),
+            remedy=failures[0].remedy,
+        ) from failures[-1]
 
     def _attempt(
-        self, method: Method, model: Eager, checks: list[tuple[Feeds, Feeds]],
+        self,
+        method: Method,
+        model: Eager,
+        checks: list[tuple[Feeds, Feeds]],
         failures: list[MegacompileError],
-    ) -> Result[Scripted]:  # fmt: skip
+    ) -> Result[Scripted]:
         module, warned = _make(method, model, checks[0][0])
         if self.freeze:
             module = _frozen(module)
@@ -105,8 +110,11 @@ def _make(method: Method, model: Eager, feeds: Feeds) -> tuple[torch.jit.ScriptM
     except MegacompileError:
         raise
     except Exception as error:
-        raise ModelError(what="torch.jit.trace can't follow the model", where=user_frame(error),
-                         cause=first_line(error)) from error  # fmt: skip
+        raise ModelError(
+            what="torch.jit.trace can't follow the model",
+            where=user_frame(error),
+            cause=first_line(error),
+        ) from error
     warned = [
         str(w.message).splitlines()[0] for w in seen if w.category.__name__ == "TracerWarning"
     ]
@@ -127,8 +135,9 @@ def _verify(
     scripted: Scripted, checks: list[tuple[Feeds, Feeds]], method: Method, warned: list[str]
 ) -> None:
     if warned and len(checks) == 1 and any(not d.fixed for d in scripted.signature.dims.values()):
-        raise ModelError(what="the tracer warns, and there is no second shape to try",
-                         cause=warned[0])  # fmt: skip
+        raise ModelError(
+            what="the tracer warns, and there is no second shape to try", cause=warned[0]
+        )
     for feeds, expected in checks:
         sizes = scripted.signature.sizes_of(feeds)
         text = ", ".join(f"{k}={v}" for k, v in sizes.items()) or "fixed sizes"
@@ -136,17 +145,23 @@ def _verify(
             # Twice: the first run profiles, the second takes the optimized graph.
             got = [scripted.run(feeds), scripted.run(feeds)][-1]
         except Exception as error:
-            raise PassError(what=f"TorchScript (by {method}) fails at {text}",
-                            cause=first_line(error), remedy=REMEDY[method]) from error  # fmt: skip
+            raise PassError(
+                what=f"TorchScript (by {method}) fails at {text}",
+                cause=first_line(error),
+                remedy=REMEDY[method],
+            ) from error
         for name, value in expected.items():
             same = got[name].shape == value.shape and np.allclose(
-                as_float64(got[name]), as_float64(value), equal_nan=True, **CLOSE)  # fmt: skip
+                as_float64(got[name]), as_float64(value), equal_nan=True, **CLOSE
+            )
             if not same:
-                raise PassError(what=f"output '{name}' of TorchScript (by {method}) is wrong "
-                                f"at {text}", cause=warned[0] if warned else None,
-                                expected=f"shape {list(value.shape)}",
-                                got=f"shape {list(got[name].shape)}",
-                                remedy=REMEDY[method])  # fmt: skip
+                raise PassError(
+                    what=f"output '{name}' of TorchScript (by {method}) is wrong at {text}",
+                    cause=warned[0] if warned else None,
+                    expected=f"shape {list(value.shape)}",
+                    got=f"shape {list(got[name].shape)}",
+                    remedy=REMEDY[method],
+                )
 
 
 REMEDY: dict[Method, str] = {

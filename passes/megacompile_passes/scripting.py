@@ -29,13 +29,17 @@ def compile_source(model: Eager) -> torch.jit.ScriptModule:
         with quiet():
             wrapper.module = torch.jit.script(model.module)
             outer = torch.jit._recursive.create_script_module(
-                wrapper, lambda _: [], share_types=False, is_tracing=False)  # fmt: skip
+                wrapper, lambda _: [], share_types=False, is_tracing=False
+            )
             outer.define(_forward_source(model))
     except ModelError:
         raise
     except Exception as error:
-        raise ModelError(what="torch.jit.script can't compile the model", where=_place(error),
-                         cause=_reason(error)) from error  # fmt: skip
+        raise ModelError(
+            what="torch.jit.script can't compile the model",
+            where=_place(error),
+            cause=_reason(error),
+        ) from error
     return outer
 
 
@@ -94,5 +98,8 @@ def _walk(structure: Structure, path: str, leaves: dict[str, str]) -> None:
         for key, item in content[1].items():
             _walk(item, f"{path}.{key}", leaves)
     elif kind == "dataclass":
-        raise ModelError(what="TorchScript can't return a dataclass", got=str(content[0]),
-                         remedy="return a tuple, a named tuple or a dict of tensors")  # fmt: skip
+        raise ModelError(
+            what="TorchScript can't return a dataclass",
+            got=str(content[0]),
+            remedy="return a tuple, a named tuple or a dict of tensors",
+        )

@@ -38,9 +38,11 @@ class ShareParametersEager(ShareParameters[Eager, Eager]):
                 empty = False
                 yield feeds
             if empty:
-                raise DataError(what="the calibration data is empty",
-                                expected="at least one sample",
-                                remedy="let data.calibration yield samples")  # fmt: skip
+                raise DataError(
+                    what="the calibration data is empty",
+                    expected="at least one sample",
+                    remedy="let data.calibration yield samples",
+                )
 
         ties, remarks = shared_values(probe, groups, self.init, samples, ctx.seed)
         tied = {name for tie in ties for name in tie.names}
@@ -51,8 +53,10 @@ class ShareParametersEager(ShareParameters[Eager, Eager]):
                 else:
                     sites.change()
         if not ties:
-            raise PassError(what="all named blocks share their parameters already",
-                            remedy="leave out `share-parameters`")  # fmt: skip
+            raise PassError(
+                what="all named blocks share their parameters already",
+                remedy="leave out `share-parameters`",
+            )
         shared = model.with_module(tied_copy(model.module, ties))
         notes = ["; ".join(" = ".join(group.blocks) for group in groups)]
         return Result(shared, sites, [*notes, *remarks, _saved(model, shared)])

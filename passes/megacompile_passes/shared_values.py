@@ -62,8 +62,12 @@ def mean(module: torch.nn.Module, group: Group) -> Values:
     import torch
 
     held = dict(module.named_parameters(remove_duplicate=False))
-    return {_own(group, names[0]): torch.stack([held[n].detach().double() for n in names]).mean(0)
-            .to(held[names[0]].dtype) for names in zip(*group.parameters, strict=True)}  # fmt: skip
+    return {
+        _own(group, names[0]): torch.stack([held[n].detach().double() for n in names])
+        .mean(0)
+        .to(held[names[0]].dtype)
+        for names in zip(*group.parameters, strict=True)
+    }
 
 
 def _own(group: Group, name: str) -> str:
@@ -73,9 +77,11 @@ def _own(group: Group, name: str) -> str:
 def _ties(module: torch.nn.Module, group: Group, values: Values) -> list[Tie]:
     """A tie for each parameter of a group that is not one object already."""
     held = dict(module.named_parameters(remove_duplicate=False))
-    return [Tie(tuple(names), values[_own(group, names[0])])
-            for names in zip(*group.parameters, strict=True)
-            if len({id(held[n]) for n in names}) > 1]  # fmt: skip
+    return [
+        Tie(tuple(names), values[_own(group, names[0])])
+        for names in zip(*group.parameters, strict=True)
+        if len({id(held[n]) for n in names}) > 1
+    ]
 
 
 def _nearest(
@@ -99,8 +105,10 @@ def _nearest(
     def error(chosen: tuple[int, ...]) -> float:
         if chosen not in errors:
             shared = model.with_module(tied_copy(model.module, ties_of(chosen)))
-            found = [float(relative_error(shared.call(feeds), answer))
-                     for feeds, answer in zip(samples(), wanted, strict=True)]  # fmt: skip
+            found = [
+                float(relative_error(shared.call(feeds), answer))
+                for feeds, answer in zip(samples(), wanted, strict=True)
+            ]
             errors[chosen] = sum(found) / len(found)
         return errors[chosen]
 
@@ -109,8 +117,9 @@ def _nearest(
     while chosen != before:
         before = chosen
         for place, group in enumerate(groups):
-            others = [(*chosen[:place], index, *chosen[place + 1 :])
-                      for index in range(len(group.blocks))]  # fmt: skip
+            others = [
+                (*chosen[:place], index, *chosen[place + 1 :]) for index in range(len(group.blocks))
+            ]
             chosen = min(others, key=lambda one: (error(one), one))
     names = [group.blocks[index] for group, index in zip(groups, chosen, strict=True)]
     return ties_of(chosen), [
@@ -125,9 +134,11 @@ def _least_squares(
     calls = record_calls(module, group.blocks, runs())
     reached = {call.block for call in calls}
     if missed := [b for i, b in enumerate(group.blocks) if i not in reached]:
-        raise PassError(what=f"the calibration data never reaches block '{missed[0]}'",
-                        expected="a call of every block of a group",
-                        remedy="init: first, or other data")  # fmt: skip
+        raise PassError(
+            what=f"the calibration data never reaches block '{missed[0]}'",
+            expected="a call of every block of a group",
+            remedy="init: first, or other data",
+        )
     problem = Fit(module, group, calls)
     starts = {"first": member(module, group, 0), "mean": mean(module, group)}
     residuals = {name: problem.residual(values) for name, values in starts.items()}

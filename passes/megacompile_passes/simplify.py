@@ -18,6 +18,8 @@ class Simplify(Pass[In, Out]):
     cleanup: ClassVar[bool] = True
 
     growth: float = Field(
-        1.1, ge=1, description="largest size after over size before (plus 1 MB); beyond it the "
-        "result is thrown away"
-    )  # fmt: skip
+        1.1,
+        ge=1,
+        description="largest size after over size before (plus 1 MB); beyond it the "
+        "result is thrown away",
+    )

@@ -14,13 +14,40 @@ if TYPE_CHECKING:
     import torch
 
 DROPOUT = {"dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout"}
-SAME_VALUE = {"detach", "alias", "lift_fresh_copy", "to", "_to_copy", "type_as", "contiguous",
-              "view", "reshape", "expand", "expand_as", "view_as", "flatten", "_unsafe_view",
-              "slice", "_conj", "resolve_conj", "resolve_neg", "unflatten",
-              "permute", "transpose"}  # fmt: skip
+SAME_VALUE = {
+    "detach",
+    "alias",
+    "lift_fresh_copy",
+    "to",
+    "_to_copy",
+    "type_as",
+    "contiguous",
+    "view",
+    "reshape",
+    "expand",
+    "expand_as",
+    "view_as",
+    "flatten",
+    "_unsafe_view",
+    "slice",
+    "_conj",
+    "resolve_conj",
+    "resolve_neg",
+    "unflatten",
+    "permute",
+    "transpose",
+}
 # These may return a new tensor: without them a later update in place would reach their input.
-COPIES = {"clone", "lift_fresh_copy", "to", "_to_copy", "contiguous", "reshape", "flatten",
-          "type_as"}  # fmt: skip
+COPIES = {
+    "clone",
+    "lift_fresh_copy",
+    "to",
+    "_to_copy",
+    "contiguous",
+    "reshape",
+    "flatten",
+    "type_as",
+}
 
 
 class SimplifyExported(Simplify[Exported, Exported]):

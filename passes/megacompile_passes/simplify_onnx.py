@@ -70,8 +70,10 @@ class SimplifyOnnx(Simplify[Onnx, Onnx]):
             return Result(model, Sites("node", before.nodes, 0), notes)
         removed = sum((before.operators - after.operators).values())
         if large:
-            notes.append(f"{len(taken.tensors)} tensors of more than {LARGE_TENSOR_BYTES} bytes "
-                         "were out of the graph meanwhile: none of them was folded")  # fmt: skip
+            notes.append(
+                f"{len(taken.tensors)} tensors of more than {LARGE_TENSOR_BYTES} bytes "
+                "were out of the graph meanwhile: none of them was folded"
+            )
         if defaults:
             notes.append("inputs with a default stay inputs: " + ", ".join(sorted(defaults)))
         if not removed:
@@ -87,8 +89,9 @@ class _Content:
         tensors = list(onnxfile.weights(model).values())
         self.elements = sum(math.prod(t.dims) for t in tensors)
         self.largest = max((tensor_bytes(t) for t in tensors), default=0)
-        self.operators = Counter(n.op_type for n in onnxfile.all_nodes(model)
-                                 if n.op_type != "Constant")  # fmt: skip
+        self.operators = Counter(
+            n.op_type for n in onnxfile.all_nodes(model) if n.op_type != "Constant"
+        )
         self.nodes = sum(self.operators.values())
 
     of = classmethod(lambda cls, model: cls(model))
@@ -102,8 +105,10 @@ class _Content:
             return f"simplify unties weights: {self.elements} parameters become {after.elements}"
         for name in ("QuantizeLinear", "DequantizeLinear"):
             if after.operators[name] < self.operators[name]:
-                return (f"simplify undoes quantization: {self.operators[name]} {name} "
-                        f"become {after.operators[name]}")  # fmt: skip
+                return (
+                    f"simplify undoes quantization: {self.operators[name]} {name} "
+                    f"become {after.operators[name]}"
+                )
         return None
 
 
@@ -129,9 +134,12 @@ def _simplify(model: onnx.ModelProto, threshold: int) -> tuple[onnx.ModelProto, 
     import onnxsim
 
     if model.ByteSize() > onnxfile.MESSAGE_LIMIT:
-        raise PassError(what="the graph is too large for onnxsim without its large weights",
-                        got=f"{model.ByteSize() / 1e9:.1f} GB in the bodies of If and Loop",
-                        expected="less than 2.1 GB", remedy="leave out `simplify`")  # fmt: skip
+        raise PassError(
+            what="the graph is too large for onnxsim without its large weights",
+            got=f"{model.ByteSize() / 1e9:.1f} GB in the bodies of If and Loop",
+            expected="less than 2.1 GB",
+            remedy="leave out `simplify`",
+        )
     options: dict[str, Any] = {
         "tensor_size_threshold": f"{max(1, threshold // 1024)}KB",
         "skip_constant_folding": _largest_constant(model) > LARGEST_INTERMEDIATE,
@@ -151,8 +159,11 @@ def _simplify(model: onnx.ModelProto, threshold: int) -> tuple[onnx.ModelProto, 
         if not failures:
             return result, None
         return result, f"onnxsim's optimizer fails ({failures[0]}): only constants were folded"
-    raise PassError(what="onnxsim can't read or simplify the model", cause=failures[-1],
-                    remedy="leave out `simplify`")  # fmt: skip
+    raise PassError(
+        what="onnxsim can't read or simplify the model",
+        cause=failures[-1],
+        remedy="leave out `simplify`",
+    )
 
 
 def _largest_constant(model: onnx.ModelProto) -> int:

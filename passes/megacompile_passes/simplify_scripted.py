@@ -23,17 +23,23 @@ class SimplifyScripted(Simplify[Scripted, Scripted]):
         with quiet(), torch.no_grad():
             module = frozen_copy(model.module)
             torch._C._jit_pass_remove_dropout(module._c)
-            for clean in (torch._C._jit_pass_peephole, torch._C._jit_pass_constant_propagation,
-                          torch._C._jit_pass_cse, torch._C._jit_pass_dce):  # fmt: skip
+            for clean in (
+                torch._C._jit_pass_peephole,
+                torch._C._jit_pass_constant_propagation,
+                torch._C._jit_pass_cse,
+                torch._C._jit_pass_dce,
+            ):
                 clean(module.graph)
         simplified = Scripted(module, model.signature)
         after = _count(module)
         # Constant propagation computes what it can, however large (onnxsim has the same fault).
         if simplified.size_bytes() > self.growth * size + 1_000_000:
-            raise PassError(what="simplify made the model larger",
-                            expected=f"at most {self.growth} times {size} bytes + 1 MB",
-                            got=f"{simplified.size_bytes()} bytes",
-                            remedy="raise `growth`, or leave `simplify` out")  # fmt: skip
+            raise PassError(
+                what="simplify made the model larger",
+                expected=f"at most {self.growth} times {size} bytes + 1 MB",
+                got=f"{simplified.size_bytes()} bytes",
+                remedy="raise `growth`, or leave `simplify` out",
+            )
         sites = Sites("node")
         sites.matched = sites.changed = max(before - after, 0)
         if after >= before and simplified.size_bytes() >= size:

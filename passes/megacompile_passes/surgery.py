@@ -27,8 +27,11 @@ def copy_graph(program: ExportedProgram) -> torch.fx.Graph:
 def held(program: ExportedProgram) -> dict[str, str]:
     """Placeholder -> name of the parameter, buffer or constant that it stands for."""
     signature = program.graph_signature
-    return {**signature.inputs_to_parameters, **signature.inputs_to_buffers,
-            **signature.inputs_to_lifted_tensor_constants}  # fmt: skip
+    return {
+        **signature.inputs_to_parameters,
+        **signature.inputs_to_buffers,
+        **signature.inputs_to_lifted_tensor_constants,
+    }
 
 
 def tensor_of(program: ExportedProgram, name: str) -> torch.Tensor:
@@ -52,9 +55,12 @@ def rebuild(
 
     used = {n.name for n in graph.nodes if n.op == "placeholder" and n.users}
     signature = copy.deepcopy(program.graph_signature)
-    keep = [s for s in signature.input_specs
-            if s.kind not in (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
-            or getattr(s.arg, "name", None) in used]  # fmt: skip
+    keep = [
+        s
+        for s in signature.input_specs
+        if s.kind not in (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
+        or getattr(s.arg, "name", None) in used
+    ]
     kept_names = {getattr(s.arg, "name", None) for s in keep}
     for node in list(graph.nodes):
         if node.op == "placeholder" and node.name not in kept_names and not node.users:
@@ -75,11 +81,16 @@ def rebuild(
     graph.lint()
     module = torch.fx.GraphModule(program.graph_module, graph)
     return ExportedProgram(
-        root=module, graph=graph, graph_signature=signature, state_dict=state,
+        root=module,
+        graph=graph,
+        graph_signature=signature,
+        state_dict=state,
         range_constraints=dict(program.range_constraints),
         module_call_graph=copy.deepcopy(program.module_call_graph),
-        example_inputs=program.example_inputs, constants=constants, verifiers=program.verifiers,
-    )  # fmt: skip
+        example_inputs=program.example_inputs,
+        constants=constants,
+        verifiers=program.verifiers,
+    )
 
 
 def _like(value: torch.Tensor, before: torch.Tensor) -> torch.Tensor:

@@ -68,11 +68,19 @@ def inputs_of(batch: Batch, signature: Signature) -> dict[str, torch.Tensor]:
     specs = signature.tensors
     lacking = [name for name, one in specs.items() if name not in batch and not one.optional]
     if lacking:
-        raise DataError(what=f"a batch of `recover` has no entry '{lacking[0]}'",
-                        expected=", ".join(specs), got=", ".join(batch),
-                        remedy=did_you_mean(lacking[0], batch))  # fmt: skip
-    sizes = {size: batch[name].shape[axis] for name, one in specs.items() if name in batch
-             for axis, size in enumerate(one.shape) if axis < batch[name].ndim}  # fmt: skip
+        raise DataError(
+            what=f"a batch of `recover` has no entry '{lacking[0]}'",
+            expected=", ".join(specs),
+            got=", ".join(batch),
+            remedy=did_you_mean(lacking[0], batch),
+        )
+    sizes = {
+        size: batch[name].shape[axis]
+        for name, one in specs.items()
+        if name in batch
+        for axis, size in enumerate(one.shape)
+        if axis < batch[name].ndim
+    }
     found = {}
     for name, one in specs.items():
         if name in batch:
@@ -161,8 +169,9 @@ def first_tensor(value: Any) -> torch.Tensor | None:
     from torch.utils import _pytree as pytree
 
     leaves = pytree.tree_leaves(value)
-    return next((one for one in leaves if isinstance(one, torch.Tensor)
-                 and one.is_floating_point()), None)  # fmt: skip
+    return next(
+        (one for one in leaves if isinstance(one, torch.Tensor) and one.is_floating_point()), None
+    )
 
 
 def hidden_modules(module: nn.Module, choice: Distill | None) -> list[str]:
@@ -181,9 +190,13 @@ class Lesson:
     """The loss of a batch: distillation, the task, or their weighted sum."""
 
     def __init__(
-        self, signature: Signature, distill: Distill | None, task: Task | None,
-        teacher: Student | None, task_loss: Callable[[Any, Batch], Any] | None,
-    ) -> None:  # fmt: skip
+        self,
+        signature: Signature,
+        distill: Distill | None,
+        task: Task | None,
+        teacher: Student | None,
+        task_loss: Callable[[Any, Batch], Any] | None,
+    ) -> None:
         self.signature, self.distill, self.task = signature, distill, task
         self.teacher, self.task_loss = teacher, task_loss
         self._outputs: list[str] | None = None
@@ -220,19 +233,32 @@ class Lesson:
         losses = []
         if choice.weight:
             names = self._floating(choice, taught)
-            found = [_compared(choice, answers.outputs[name].float(), taught.outputs[name].float(),
-                               mask, f"output '{name}'", rows) for name in names]  # fmt: skip
+            found = [
+                _compared(
+                    choice,
+                    answers.outputs[name].float(),
+                    taught.outputs[name].float(),
+                    mask,
+                    f"output '{name}'",
+                    rows,
+                )
+                for name in names
+            ]
             losses.append(choice.weight * torch.stack(found).mean(0))
         if taught.hidden:
             found = []
             for name, theirs in taught.hidden.items():
                 mine = answers.hidden[name]
                 if len(mine) != len(theirs) or not mine:
-                    raise PassError(what=f"'{name}' of `distill.hidden` gives no hidden state to "
-                                    "compare", expected=f"{len(theirs)} tensors, as in the "
-                                    "original", got=str(len(mine)))  # fmt: skip
-                found += [_relative(a.float(), b.float(), mask, f"hidden state '{name}'", rows)
-                          for a, b in zip(mine, theirs, strict=True)]  # fmt: skip
+                    raise PassError(
+                        what=f"'{name}' of `distill.hidden` gives no hidden state to compare",
+                        expected=f"{len(theirs)} tensors, as in the original",
+                        got=str(len(mine)),
+                    )
+                found += [
+                    _relative(a.float(), b.float(), mask, f"hidden state '{name}'", rows)
+                    for a, b in zip(mine, theirs, strict=True)
+                ]
             losses.append(choice.hidden_weight * torch.stack(found).mean(0))
         return torch.stack(losses).sum(0)
 
@@ -242,46 +268,63 @@ class Lesson:
             chosen = select(choice.outputs, floating, "distill.outputs") if choice.outputs else None
             self._outputs = [n for n in floating if chosen is None or n in chosen]
             if not self._outputs:
-                raise PassError(what="the model has no floating output to learn",
-                                expected="one in `distill.outputs`, or `distill.weight: 0` and "
-                                "`hidden`", got=", ".join(taught.outputs))  # fmt: skip
+                raise PassError(
+                    what="the model has no floating output to learn",
+                    expected="one in `distill.outputs`, or `distill.weight: 0` and `hidden`",
+                    got=", ".join(taught.outputs),
+                )
         return self._outputs
 
     def _mask(self, choice: Distill, batch: Batch) -> torch.Tensor | None:
         if choice.mask is None:
             return None
         if choice.mask not in batch:
-            raise DataError(what=f"`distill.mask` names '{choice.mask}', which no batch has",
-                            got=", ".join(batch), remedy=did_you_mean(choice.mask, batch)
-                            )  # fmt: skip
+            raise DataError(
+                what=f"`distill.mask` names '{choice.mask}', which no batch has",
+                got=", ".join(batch),
+                remedy=did_you_mean(choice.mask, batch),
+            )
         return (batch[choice.mask] != 0).float()
 
     def _labelled(self, choice: Task, answers: Answers, batch: Batch) -> torch.Tensor:
         assert choice.labels is not None
         if choice.labels not in batch:
-            raise DataError(what=f"`task.labels` names '{choice.labels}', which no batch has",
-                            got=", ".join(batch), remedy=did_you_mean(choice.labels, batch)
-                            )  # fmt: skip
+            raise DataError(
+                what=f"`task.labels` names '{choice.labels}', which no batch has",
+                got=", ".join(batch),
+                remedy=did_you_mean(choice.labels, batch),
+            )
         name = choice.output or next(iter(answers.outputs))
         if name not in answers.outputs:
-            raise PassError(what=f"`task.output` names '{name}', which is no output",
-                            expected=", ".join(answers.outputs),
-                            remedy=did_you_mean(name, answers.outputs))  # fmt: skip
+            raise PassError(
+                what=f"`task.output` names '{name}', which is no output",
+                expected=", ".join(answers.outputs),
+                remedy=did_you_mean(name, answers.outputs),
+            )
         if choice.output is None and len(answers.outputs) > 1:
-            raise PassError(what="`task.labels` needs to know which output holds the logits",
-                            expected="task.output: one of " + ", ".join(answers.outputs)
-                            )  # fmt: skip
+            raise PassError(
+                what="`task.labels` needs to know which output holds the logits",
+                expected="task.output: one of " + ", ".join(answers.outputs),
+            )
         logits, labels = answers.outputs[name].float(), batch[choice.labels].long()
         if logits.ndim != labels.ndim + 1 or logits.shape[:-1] != labels.shape:
-            raise DataError(what=f"labels '{choice.labels}' don't fit the logits '{name}'",
-                            expected=f"class numbers of shape {list(logits.shape[:-1])}",
-                            got=f"shape {list(labels.shape)}")  # fmt: skip
+            raise DataError(
+                what=f"labels '{choice.labels}' don't fit the logits '{name}'",
+                expected=f"class numbers of shape {list(logits.shape[:-1])}",
+                got=f"shape {list(labels.shape)}",
+            )
         if bool((labels >= logits.shape[-1]).any()) or bool((labels < 0).any()):
-            raise DataError(what=f"labels '{choice.labels}' hold numbers that are no class",
-                            expected=f"0 to {logits.shape[-1] - 1}",
-                            got=f"{int(labels.min())} to {int(labels.max())}")  # fmt: skip
-        found = F.cross_entropy(logits.flatten(0, -2), labels.flatten(), reduction="none",
-                                label_smoothing=choice.label_smoothing)  # fmt: skip
+            raise DataError(
+                what=f"labels '{choice.labels}' hold numbers that are no class",
+                expected=f"0 to {logits.shape[-1] - 1}",
+                got=f"{int(labels.min())} to {int(labels.max())}",
+            )
+        found = F.cross_entropy(
+            logits.flatten(0, -2),
+            labels.flatten(),
+            reduction="none",
+            label_smoothing=choice.label_smoothing,
+        )
         return found.reshape(labels.shape[0], -1).mean(1)
 
     def _own(self, answers: Answers, batch: Batch) -> torch.Tensor:
@@ -290,18 +333,25 @@ class Lesson:
         outputs = put_together(self.signature.structure, answers.outputs.__getitem__)
         found = self.task_loss(outputs, batch)
         if not isinstance(found, torch.Tensor) or found.numel() != 1:
-            raise ModelError(what="the task's loss is no scalar tensor",
-                             expected="a tensor with one element", got=type(found).__name__
-                             if not isinstance(found, torch.Tensor)
-                             else f"shape {list(found.shape)}",
-                             remedy="return a mean or a sum over the samples")  # fmt: skip
+            raise ModelError(
+                what="the task's loss is no scalar tensor",
+                expected="a tensor with one element",
+                got=type(found).__name__
+                if not isinstance(found, torch.Tensor)
+                else f"shape {list(found.shape)}",
+                remedy="return a mean or a sum over the samples",
+            )
         return found.reshape(()).float()
 
 
 def _compared(
-    choice: Distill, mine: torch.Tensor, theirs: torch.Tensor, mask: torch.Tensor | None,
-    what: str, rows: int,
-) -> torch.Tensor:  # fmt: skip
+    choice: Distill,
+    mine: torch.Tensor,
+    theirs: torch.Tensor,
+    mask: torch.Tensor | None,
+    what: str,
+    rows: int,
+) -> torch.Tensor:
     """The loss of each sample between two answers of one shape."""
     if choice.loss == "mse":
         return _relative(mine, theirs, mask, what, rows)
@@ -310,8 +360,16 @@ def _compared(
         values = 1 - F.cosine_similarity(mine, theirs, dim=-1)
     else:
         t = choice.temperature
-        values = t * t * F.kl_div(F.log_softmax(mine / t, -1), F.log_softmax(theirs / t, -1),
-                                  reduction="none", log_target=True).sum(-1)  # fmt: skip
+        values = (
+            t
+            * t
+            * F.kl_div(
+                F.log_softmax(mine / t, -1),
+                F.log_softmax(theirs / t, -1),
+                reduction="none",
+                log_target=True,
+            ).sum(-1)
+        )
     return _mean(values, mask)
 
 
@@ -326,13 +384,19 @@ def _relative(
 
 def _same_shape(mine: torch.Tensor, theirs: torch.Tensor, what: str, rows: int) -> None:
     if mine.shape != theirs.shape:
-        raise PassError(what=f"{what} has another shape than the original's",
-                        expected=str(list(theirs.shape)), got=str(list(mine.shape)),
-                        remedy="name those that kept their shape")  # fmt: skip
+        raise PassError(
+            what=f"{what} has another shape than the original's",
+            expected=str(list(theirs.shape)),
+            got=str(list(mine.shape)),
+            remedy="name those that kept their shape",
+        )
     if mine.ndim == 0 or mine.shape[0] != rows:
-        raise PassError(what=f"{what} has no axis of samples first",
-                        expected=f"{rows} along its first axis", got=str(list(mine.shape)),
-                        remedy="name only those that have one")  # fmt: skip
+        raise PassError(
+            what=f"{what} has no axis of samples first",
+            expected=f"{rows} along its first axis",
+            got=str(list(mine.shape)),
+            remedy="name only those that have one",
+        )
 
 
 def _mean(values: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:

@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 
 # torch's own table of operators is written for this opset; newer ones are a conversion away.
 DEFAULT_OPSET = 18
-TRACES = ("pkg.torch.onnx.stack_trace", "pkg.torch.onnx.fx_node",
-          "pkg.torch.onnx.class_hierarchy")  # fmt: skip
+TRACES = ("pkg.torch.onnx.stack_trace", "pkg.torch.onnx.fx_node", "pkg.torch.onnx.class_hierarchy")
 NODE = re.compile(r"%(\w+) .*?target=([\w.:]+)")
 
 
@@ -69,10 +68,15 @@ def _convert(model: Exported, opset: int) -> torch.onnx.ONNXProgram:
     try:
         with quiet(), symbolic_recurrence(), torch.no_grad():
             program = torch.onnx.export(
-                model.program, (), dynamo=True, opset_version=opset, optimize=True, verbose=False,
+                model.program,
+                (),
+                dynamo=True,
+                opset_version=opset,
+                optimize=True,
+                verbose=False,
                 input_names=list(model.signature.tensors),
                 output_names=list(model.signature.outputs),
-            )  # fmt: skip
+            )
     except Exception as error:  # noqa: BLE001 - the exporter wraps whatever it met
         _explain(error, model)
     assert program is not None
@@ -91,18 +95,28 @@ def _explain(error: Exception, model: Exported) -> NoReturn:
         targets = re.findall(r"torch\.ops\.([\w.]+)", text) + re.findall(
             r"OpOverload\(op='([\w.]+)'", text
         )
-        node = next((n for n in model.program.graph.nodes for t in targets
-                     if n.op == "call_function" and str(n.target).startswith(t)), None)  # fmt: skip
+        node = next(
+            (
+                n
+                for n in model.program.graph.nodes
+                for t in targets
+                if n.op == "call_function" and str(n.target).startswith(t)
+            ),
+            None,
+        )
     missing = any(type(e).__name__ == "DispatchError" for e in chain)
     raise PassError(
-        what=(f"ONNX has no counterpart of operator '{node.target}'" if missing and node is not None
-              else "torch's ONNX exporter failed"
-              + (f" at operator '{node.target}'" if node is not None else "")),
+        what=(
+            f"ONNX has no counterpart of operator '{node.target}'"
+            if missing and node is not None
+            else "torch's ONNX exporter failed"
+            + (f" at operator '{node.target}'" if node is not None else "")
+        ),
         where=_module_path(node) if node is not None else None,
         cause=first_line(chain[-1]),
         remedy="write that part with other operators, or use a backend that takes the exported "
         "program itself (aotinductor)",
-    ) from error  # fmt: skip
+    ) from error
 
 
 def _module_path(node: torch.fx.Node) -> str:
@@ -125,8 +139,13 @@ def _share_equal_weights(program: torch.onnx.ONNXProgram) -> list[str]:
         raw = getattr(value.const_value, "raw", None)
         if raw is None or not hasattr(raw, "untyped_storage") or raw.numel() < 2:
             continue
-        key = (raw.untyped_storage().data_ptr(), raw.storage_offset(), raw.dtype, tuple(raw.shape),
-               raw.stride())  # fmt: skip
+        key = (
+            raw.untyped_storage().data_ptr(),
+            raw.storage_offset(),
+            raw.dtype,
+            tuple(raw.shape),
+            raw.stride(),
+        )
         kept = first.setdefault(key, value)
         if kept is value or value.is_graph_output() or value.is_graph_input():
             continue
@@ -148,8 +167,10 @@ def _turn_shared_weights(model: Any) -> None:
 
     for value in list(model.graph.initializers.values()):
         turns = [use.node for use in value.uses()]
-        orders = {tuple(one.attributes.get_ints("perm", ())) if one.op_type == "Transpose" else None
-                  for one in turns}  # fmt: skip
+        orders = {
+            tuple(one.attributes.get_ints("perm", ())) if one.op_type == "Transpose" else None
+            for one in turns
+        }
         if len(orders) != 1 or None in orders or orders == {()}:
             continue
         outer = any(one.graph is not model.graph for one in turns)
@@ -222,24 +243,31 @@ def _save(model: Any, path: Path) -> None:
 
     data = path.with_name(path.name + onnxfile.DATA_SUFFIX)
     data.unlink(missing_ok=True)
-    onnx_ir.save(model, str(path), external_data=data.name,
-                 size_threshold_bytes=onnxfile.EXTERNAL_BYTES)  # fmt: skip
+    onnx_ir.save(
+        model, str(path), external_data=data.name, size_threshold_bytes=onnxfile.EXTERNAL_BYTES
+    )
 
 
 def _check_interface(model: Any, signature: Signature) -> None:
     outputs = [v.name for v in model.graph.outputs]
     inputs = [v.name for v in model.graph.inputs]
     if outputs != list(signature.outputs) or inputs != list(signature.tensors):
-        raise PassError(what="the ONNX file has other inputs or outputs than the model",
-                        expected=f"{list(signature.tensors)} -> {list(signature.outputs)}",
-                        got=f"{inputs} -> {outputs}", audience="megacompile")  # fmt: skip
+        raise PassError(
+            what="the ONNX file has other inputs or outputs than the model",
+            expected=f"{list(signature.tensors)} -> {list(signature.outputs)}",
+            got=f"{inputs} -> {outputs}",
+            audience="megacompile",
+        )
 
 
 def _check_size(made: Onnx, model: Exported) -> None:
     """The exporter's folding may store a weight twice, once turned over."""
     before, after = model.size_bytes(), made.size_bytes()
     if after > 1.1 * before + 2_000_000:
-        raise PassError(what=f"the ONNX file is {after / max(before, 1):.1f} times the model",
-                        expected=f"about {before} bytes", got=f"{after} bytes",
-                        cause="a weight is stored more than once",
-                        audience="megacompile")  # fmt: skip
+        raise PassError(
+            what=f"the ONNX file is {after / max(before, 1):.1f} times the model",
+            expected=f"about {before} bytes",
+            got=f"{after} bytes",
+            cause="a weight is stored more than once",
+            audience="megacompile",
+        )

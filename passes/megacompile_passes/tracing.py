@@ -117,9 +117,13 @@ def user_frame(error: BaseException) -> str | None:
     """FILE:LINE of the user's code that an error of a tracer points at."""
     frames = [(f.filename, f.lineno or 0) for f in traceback.extract_tb(error.__traceback__)]
     frames += [(file, int(line)) for file, line in FRAME.findall(str(error))]
-    own = [f"{file}:{line}" for file, line in frames
-           if not file.startswith("<") and not Path(file).is_relative_to(_torch())
-           and not any(Path(file).is_relative_to(ours) for ours in OURS)]  # fmt: skip
+    own = [
+        f"{file}:{line}"
+        for file, line in frames
+        if not file.startswith("<")
+        and not Path(file).is_relative_to(_torch())
+        and not any(Path(file).is_relative_to(ours) for ours in OURS)
+    ]
     return own[-1] if own else None
 
 
@@ -167,7 +171,8 @@ def refuse_mutation(names: list[str]) -> None:
         ModelError: if there is a name.
     """
     for name in names:
-        raise ModelError(what=f"buffer '{name}' is mutated by forward",
-                         expected="a model whose answer depends on its inputs alone",
-                         remedy=f"expose '{name}' as an input and an output of forward",
-                         )  # fmt: skip
+        raise ModelError(
+            what=f"buffer '{name}' is mutated by forward",
+            expected="a model whose answer depends on its inputs alone",
+            remedy=f"expose '{name}' as an input and an output of forward",
+        )

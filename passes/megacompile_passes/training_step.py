@@ -37,11 +37,15 @@ class TrainingStep(Pass[Eager, Training]):
             else:
                 sites.skip(name, "it has requires_grad=False: it is not trained")
         if not sites.changed:
-            raise ModelError(what="the model has no parameter to train", where=origin.model,
-                             expected="at least one parameter with requires_grad")  # fmt: skip
+            raise ModelError(
+                what="the model has no parameter to train",
+                where=origin.model,
+                expected="at least one parameter with requires_grad",
+            )
         ties = find_ties(own.module)
         notes = [f"{len(group)} parameters share one storage: {group[0]}" for group in ties]
         return Result(
             Training(own.module, model.signature, model.binding, Recipe(ties=ties), origin),
-            sites, notes,
-        )  # fmt: skip
+            sites,
+            notes,
+        )

@@ -55,9 +55,12 @@ def tied_copy(module: torch.nn.Module, ties: Sequence[Tie]) -> torch.nn.Module:
     for tie in ties:
         apart = [n for n in tie.names if after[n] is not after[tie.names[0]]]
         if apart:
-            raise PassError(what=f"'{apart[0]}' can't be tied", got=type(module).__name__,
-                            cause="its module copies its tensors by itself, as TorchScript does",
-                            remedy="share before scripting, or leave that block out")  # fmt: skip
+            raise PassError(
+                what=f"'{apart[0]}' can't be tied",
+                got=type(module).__name__,
+                cause="its module copies its tensors by itself, as TorchScript does",
+                remedy="share before scripting, or leave that block out",
+            )
     return made
 
 
@@ -105,8 +108,14 @@ def _key(tensor: torch.Tensor) -> tuple[Any, ...]:
 
     data = tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data
     digest = hashlib.blake2b(data, digest_size=16).digest()
-    return (_is_parameter(tensor), tensor.dtype, tuple(tensor.shape), tensor.stride(),
-            str(tensor.device), digest)  # fmt: skip
+    return (
+        _is_parameter(tensor),
+        tensor.dtype,
+        tuple(tensor.shape),
+        tensor.stride(),
+        str(tensor.device),
+        digest,
+    )
 
 
 def _equal_classes(names: list[str], held: Mapping[str, torch.Tensor]) -> list[list[str]]:
@@ -129,14 +138,19 @@ def _updated_buffers(module: torch.nn.Module) -> set[str]:
     """Running statistics: equal by chance as long as nothing was trained."""
     from torch.nn.modules.batchnorm import _NormBase
 
-    return {f"{name}.{buffer}" if name else buffer
-            for name, one in module.named_modules() if isinstance(one, _NormBase)
-            for buffer, _ in one.named_buffers(recurse=False)}  # fmt: skip
+    return {
+        f"{name}.{buffer}" if name else buffer
+        for name, one in module.named_modules()
+        if isinstance(one, _NormBase)
+        for buffer, _ in one.named_buffers(recurse=False)
+    }
 
 
 def _tensors(module: torch.nn.Module) -> dict[str, torch.Tensor]:
-    return {**dict(module.named_parameters(remove_duplicate=False)),
-            **dict(module.named_buffers(remove_duplicate=False))}  # fmt: skip
+    return {
+        **dict(module.named_parameters(remove_duplicate=False)),
+        **dict(module.named_buffers(remove_duplicate=False)),
+    }
 
 
 def _is_parameter(tensor: torch.Tensor) -> bool:

@@ -12,9 +12,12 @@ if TYPE_CHECKING:
 
 
 def quantize_weights(
-    module: torch.fx.GraphModule, operators: set[str], kept: set[str], per_channel: bool,
+    module: torch.fx.GraphModule,
+    operators: set[str],
+    kept: set[str],
+    per_channel: bool,
     bits: int = 8,
-) -> None:  # fmt: skip
+) -> None:
     """Replace float weights by int8 ones, of values that `bits` can hold, that the graph turns
     back where they are used."""
     import torch
@@ -28,16 +31,20 @@ def quantize_weights(
         weight: Any = node.args[1] if len(node.args) > 1 else None
         if getattr(weight, "op", "") != "get_attr":
             continue
-        value = module.get_parameter(weight.target).detach() if _is_parameter(
-            module, weight.target) else module.get_buffer(weight.target)  # fmt: skip
+        value = (
+            module.get_parameter(weight.target).detach()
+            if _is_parameter(module, weight.target)
+            else module.get_buffer(weight.target)
+        )
         if value.dtype != torch.float32 or value.dim() < 2:
             continue
         # conv_transpose has its output channels in the second axis
         axis = 1 if "transpose" in name else 0
         if (weight.target, axis) not in made:
             with graph.inserting_before(_first_use(weight)):
-                made[weight.target, axis] = _dequantized(module, weight, value, axis, per_channel,
-                                                          2 ** (bits - 1) - 1)  # fmt: skip
+                made[weight.target, axis] = _dequantized(
+                    module, weight, value, axis, per_channel, 2 ** (bits - 1) - 1
+                )
         source = made[weight.target, axis]
         source.meta.setdefault("val", weight.meta.get("val"))
         node.update_arg(1, source)
@@ -55,9 +62,13 @@ def _first_use(weight: torch.fx.Node) -> torch.fx.Node:
 
 
 def _dequantized(
-    module: torch.fx.GraphModule, weight: torch.fx.Node, value: torch.Tensor, axis: int,
-    per_channel: bool, most: int,
-) -> torch.fx.Node:  # fmt: skip
+    module: torch.fx.GraphModule,
+    weight: torch.fx.Node,
+    value: torch.Tensor,
+    axis: int,
+    per_channel: bool,
+    most: int,
+) -> torch.fx.Node:
     import torch
 
     others = [d for d in range(value.dim()) if d != axis]
@@ -79,6 +90,13 @@ def _dequantized(
     module.register_buffer(f"{base}_zero", torch.zeros(scale.shape, dtype=torch.int64))
     return graph.call_function(
         operators.dequantize_per_channel.default,
-        (integers, graph.get_attr(f"{base}_scale"), graph.get_attr(f"{base}_zero"), axis, -most,
-         most, torch.int8),
-    )  # fmt: skip
+        (
+            integers,
+            graph.get_attr(f"{base}_scale"),
+            graph.get_attr(f"{base}_zero"),
+            axis,
+            -most,
+            most,
+            torch.int8,
+        ),
+    )

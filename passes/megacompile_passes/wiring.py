@@ -86,8 +86,13 @@ def held_tensors(module: torch.nn.Module) -> Wiring:
     held += [("parameter", *one) for one in module.named_parameters()]
     held += [("buffer", *one) for one in module.named_buffers()]
     for kind, name, tensor in held:
-        graph.add_node(name, id=id(tensor), kind=kind, name=name,
-                       label=f"{kind} {tuple(tensor.shape)} {tensor.dtype}")  # fmt: skip
+        graph.add_node(
+            name,
+            id=id(tensor),
+            kind=kind,
+            name=name,
+            label=f"{kind} {tuple(tensor.shape)} {tensor.dtype}",
+        )
     return graph
 
 
@@ -114,8 +119,9 @@ def correspondence(first: Wiring, second: Wiring) -> dict[str, str] | None:
     for nodes in (by_name, by_label):
         matcher = DiGraphMatcher(first, second, node_match=nodes, edge_match=edges)
         if matcher.is_isomorphic():
-            return {a: b for a, b in matcher.mapping.items()
-                    if first.nodes[a]["kind"] == "parameter"}  # fmt: skip
+            return {
+                a: b for a, b in matcher.mapping.items() if first.nodes[a]["kind"] == "parameter"
+            }
     return None
 
 
@@ -161,8 +167,9 @@ def _add(call: _Call, name: str, args: Any, kwargs: Mapping[str, Any], result: A
             continue
         if id(value) not in made:
             outside = f"outside {len(made)}"
-            graph.add_node(outside, kind="outside",
-                           label=f"outside {tuple(value.shape)} {value.dtype}")  # fmt: skip
+            graph.add_node(
+                outside, kind="outside", label=f"outside {tuple(value.shape)} {value.dtype}"
+            )
             made[id(value)] = (outside, 0)
         source, output = made[id(value)]
         # x + x: one tensor may be several arguments.

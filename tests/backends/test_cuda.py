@@ -35,8 +35,13 @@ def build():
 
 def data(backend: str, arch: list[str] | None, **parts: Any) -> dict[str, Any]:
     target: dict[str, Any] = {"device": "cuda"} | ({"arch": arch} if arch else {})
-    return world.spec(inputs={"x": tensor("n", 16)}, dims={"n": dim(1, 3, 8)}, target=target,
-                      backends=[backend], **parts)  # fmt: skip
+    return world.spec(
+        inputs={"x": tensor("n", 16)},
+        dims={"n": dim(1, 3, 8)},
+        target=target,
+        backends=[backend],
+        **parts,
+    )
 
 
 @no_gpu
@@ -127,8 +132,17 @@ def test_a_cuda_bundle_is_refused_with_the_reason(tmp_path: Path) -> None:
     folder = tmp_path / "net"
     folder.mkdir()
     manifest = describe("net", TARGET, signature, "f", [{}], ("torch",))
-    seal({**manifest, "executed": True, "candidate": "a/tensorrt", "backend": "tensorrt",
-          "options": {}, "precision": "float32"}, folder)  # fmt: skip
+    seal(
+        {
+            **manifest,
+            "executed": True,
+            "candidate": "a/tensorrt",
+            "backend": "tensorrt",
+            "options": {},
+            "precision": "float32",
+        },
+        folder,
+    )
     assert (folder / MANIFEST).is_file()
     with pytest.raises(MegacompileError, match="runs on an NVIDIA GPU") as caught:
         load_runner(folder)

@@ -29,8 +29,9 @@ from megacompile.spec.models import Dim, TensorInput
 from tests.field import world
 from tests.field.world import dim, tensor
 
-pytestmark = pytest.mark.skipif(flavours.missing(flavours.RTX) is not None,
-                                reason=f"{flavours.missing(flavours.RTX)}")  # fmt: skip
+pytestmark = pytest.mark.skipif(
+    flavours.missing(flavours.RTX) is not None, reason=f"{flavours.missing(flavours.RTX)}"
+)
 needs_gpu = pytest.mark.skipif(not local_archs(), reason="this machine has no NVIDIA GPU")
 
 TARGET = Machine("cuda", 2, (), ("sm_89", "sm_120"))
@@ -90,10 +91,16 @@ def build():
 
 
 def spec(**parts: Any) -> dict[str, Any]:
-    return world.spec(**{
-        "name": "net", "inputs": {"x": tensor("n", 16)}, "dims": {"n": dim(1, 2, 8)},
-        "target": {"device": "cuda", "arch": ["sm_89", "sm_120"]}, "backends": ["tensorrt"],
-        **parts})  # fmt: skip
+    return world.spec(
+        **{
+            "name": "net",
+            "inputs": {"x": tensor("n", 16)},
+            "dims": {"n": dim(1, 2, 8)},
+            "target": {"device": "cuda", "arch": ["sm_89", "sm_120"]},
+            "backends": ["tensorrt"],
+            **parts,
+        }
+    )
 
 
 def plan_of(**parts: Any) -> Plan:
@@ -109,22 +116,37 @@ def clash(**parts: Any) -> str:
     return str(caught.value)
 
 
-def onnx_file(path: Path, nodes: list[Any], weights: dict[str, Any], x: list[Any], y: list[Any],
-              dtype: int = TensorProto.FLOAT) -> Onnx:  # fmt: skip
+def onnx_file(
+    path: Path,
+    nodes: list[Any],
+    weights: dict[str, Any],
+    x: list[Any],
+    y: list[Any],
+    dtype: int = TensorProto.FLOAT,
+) -> Onnx:
     graph = helper.make_graph(
-        nodes, "g", [helper.make_tensor_value_info("x", TensorProto.FLOAT, x)],
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, x)],
         [helper.make_tensor_value_info("y", dtype, y)],
-        [numpy_helper.from_array(np.asarray(a), n) for n, a in weights.items()])  # fmt: skip
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9),
-              path)  # fmt: skip
+        [numpy_helper.from_array(np.asarray(a), n) for n, a in weights.items()],
+    )
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9), path
+    )
     dims = {"n": Dim(min=1, typical=2, max=8)}
     return Onnx(path, Signature({"x": TensorInput(shape=["n", 8])}, dims, ("y",)))
 
 
 def matmul(path: Path) -> Onnx:
     weight = np.random.default_rng(0).standard_normal((8, 8)).astype(np.float32)
-    return onnx_file(path / "m.onnx", [helper.make_node("MatMul", ["x", "w"], ["y"], name="mm")],
-                     {"w": weight}, ["n", 8], ["n", 8])  # fmt: skip
+    return onnx_file(
+        path / "m.onnx",
+        [helper.make_node("MatMul", ["x", "w"], ["y"], name="mm")],
+        {"w": weight},
+        ["n", 8],
+        ["n", 8],
+    )
 
 
 @pytest.fixture(scope="module")
@@ -133,16 +155,23 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Report]:
     folder = tmp_path_factory.mktemp("cross")
     world.write(folder, {"model.py": NET})
     data = spec(
-        data={"calibration": {"python": "model.py:samples", "samples": 16},
-              "evaluation": {"python": "model.py:evaluate"}},
-        variants={"int8": {"passes": [{"quantize": {"method": "static"}}]},
-                  "bf16": {"passes": [{"cast": {"dtype": "bfloat16"}}]},
-                  "fp16": {"passes": [{"cast": {"dtype": "float16"}}]}, "fp32": {}},
+        data={
+            "calibration": {"python": "model.py:samples", "samples": 16},
+            "evaluation": {"python": "model.py:evaluate"},
+        },
+        variants={
+            "int8": {"passes": [{"quantize": {"method": "static"}}]},
+            "bf16": {"passes": [{"cast": {"dtype": "bfloat16"}}]},
+            "fp16": {"passes": [{"cast": {"dtype": "float16"}}]},
+            "fp32": {},
+        },
         budget={"cosine": 0.9, "speedup": 1.5, "latency_ms": 5},
-        benchmark={"baselines": ["eager", "tensorrt"]})  # fmt: skip
+        benchmark={"baselines": ["eager", "tensorrt"]},
+    )
     (folder / "net.yaml").write_text(json.dumps(data))
-    options = megacompile.Options(build_dir=folder / "build", report_dir=folder / "report",
-                                  cache_dir=folder / "cache")  # fmt: skip
+    options = megacompile.Options(
+        build_dir=folder / "build", report_dir=folder / "report", cache_dir=folder / "cache"
+    )
     result = megacompile.build(folder / "net.yaml", options)
     assert result.exit_code == 0
     assert result.bundle is not None
@@ -173,8 +202,9 @@ def test_options_reach_the_builder(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     )
     out = tmp_path / "out"
     out.mkdir()
-    TensorRT(optimization_level=1, workspace_mb=64).compile(matmul(tmp_path), TARGET,
-                                                            frozenset(), out)  # fmt: skip
+    TensorRT(optimization_level=1, workspace_mb=64).compile(
+        matmul(tmp_path), TARGET, frozenset(), out
+    )
     api = flavours.load("tensorrt-rtx")
     assert [config.builder_optimization_level for config in seen] == [1, 1]
     assert seen[0].get_memory_pool_limit(api.MemoryPoolType.WORKSPACE) == 64_000_000
@@ -183,8 +213,9 @@ def test_options_reach_the_builder(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_a_model_without_sizes_in_range_is_refused(tmp_path: Path) -> None:
     """The profile is the spec's: a reshape that only fits other sizes fails in the builder."""
     nodes = [helper.make_node("Reshape", ["x", "shape"], ["y"], name="reshape")]
-    form = onnx_file(tmp_path / "r.onnx", nodes, {"shape": np.array([3, 8], np.int64)},
-                     ["n", 8], [3, 8])  # fmt: skip
+    form = onnx_file(
+        tmp_path / "r.onnx", nodes, {"shape": np.array([3, 8], np.int64)}, ["n", 8], [3, 8]
+    )
     signature = form.signature
     for dims, fits in ((Dim(min=3, typical=3, max=3), True), (Dim(min=4, typical=5, max=8), False)):
         out = tmp_path / f"out-{fits}"
@@ -260,7 +291,11 @@ def test_the_engine_says_where_it_runs(built: tuple[Path, Report]) -> None:
 
 def test_a_broken_last_form_is_the_candidates_failure(tmp_path: Path) -> None:
     """What can't run here is not taken on trust: the form before it is held to the promise."""
-    world.write(tmp_path, {"model.py": NET, "wrong.py": '''
+    world.write(
+        tmp_path,
+        {
+            "model.py": NET,
+            "wrong.py": """
         from typing import ClassVar
         import onnx
         from onnx import numpy_helper
@@ -284,11 +319,17 @@ def test_a_broken_last_form_is_the_candidates_failure(tmp_path: Path) -> None:
                 sites = Sites("tensor")
                 sites.change()
                 return PassResult(Onnx(path, model.signature), sites)
-    '''})  # fmt: skip
+    """,
+        },
+    )
     data = spec(passes=["wrong.py:Halve"], benchmark={"baselines": ["tensorrt"]})
     (tmp_path / "net.yaml").write_text(json.dumps(data))
-    options = megacompile.Options(build_dir=tmp_path / "build", report_dir=tmp_path / "report",
-                                  cache_dir=tmp_path / "cache", verify_each=False)  # fmt: skip
+    options = megacompile.Options(
+        build_dir=tmp_path / "build",
+        report_dir=tmp_path / "report",
+        cache_dir=tmp_path / "cache",
+        verify_each=False,
+    )
     result = megacompile.build(tmp_path / "net.yaml", options)
     assert result.report.verdict == "failed"
     assert result.exit_code == 4
@@ -300,16 +341,25 @@ def test_a_broken_last_form_is_the_candidates_failure(tmp_path: Path) -> None:
     [
         ({"target": {"device": "cuda", "arch": ["sm_90"]}}, "no kernels for sm_90"),
         ({"target": {"device": "cuda", "arch": ["sm_75"]}}, "cast: {dtype: float16}"),
-        ({"target": {"device": "cuda", "arch": ["sm_75"]},
-          "passes": [{"cast": {"dtype": "bfloat16"}}]}, "no bfloat16 matrix product"),
-        ({"passes": [{"quantize": {"method": "static", "symmetric": False}}]},
-         "tensorrt refuses zero points"),
+        (
+            {
+                "target": {"device": "cuda", "arch": ["sm_75"]},
+                "passes": [{"cast": {"dtype": "bfloat16"}}],
+            },
+            "no bfloat16 matrix product",
+        ),
+        (
+            {"passes": [{"quantize": {"method": "static", "symmetric": False}}]},
+            "tensorrt refuses zero points",
+        ),
         ({"passes": [{"quantize": {"method": "dynamic"}}]}, "method: static"),
         ({"backends": [{"tensorrt": {"timing_cache": True}}]}, "leave timing_cache out"),
-        ({"backends": [{"tensorrt": {"flavour": "tensorrt", "runtime": "onnxruntime"}}]},
-         "use flavour tensorrt-rtx"),
+        (
+            {"backends": [{"tensorrt": {"flavour": "tensorrt", "runtime": "onnxruntime"}}]},
+            "use flavour tensorrt-rtx",
+        ),
     ],
-)  # fmt: skip
+)
 def test_refused_in_the_plan(parts: dict[str, Any], says: str) -> None:
     assert says in clash(data={"calibration": {"python": "m.py:s"}}, **parts)
 
@@ -324,15 +374,19 @@ def test_the_plain_engine_is_a_baseline_where_the_spec_names_none() -> None:
     plan = plan_of(benchmark={})
     assert plan.baselines == ("eager", "torch.compile", "tensorrt")
     assert [one.backend.name for one in plan.lowered_baselines] == ["tensorrt"]
-    turing = plan_of(benchmark={}, target={"device": "cuda", "arch": ["sm_75"]},
-                     passes=[{"cast": {"dtype": "float16"}}])  # fmt: skip
+    turing = plan_of(
+        benchmark={},
+        target={"device": "cuda", "arch": ["sm_75"]},
+        passes=[{"cast": {"dtype": "float16"}}],
+    )
     assert turing.baselines == ("eager", "torch.compile")  # float32 is refused there
     assert plan_of(benchmark={"baselines": ["eager"]}).lowered_baselines == ()
 
 
 def test_float16_is_planned_for_turing() -> None:
-    plan = plan_of(target={"device": "cuda", "arch": ["sm_75"]},
-                   passes=[{"cast": {"dtype": "float16"}}])  # fmt: skip
+    plan = plan_of(
+        target={"device": "cuda", "arch": ["sm_75"]}, passes=[{"cast": {"dtype": "float16"}}]
+    )
     assert Fact.FLOAT16 in plan.candidates[0].facts
 
 
@@ -368,8 +422,9 @@ def test_a_refused_operator_is_named_with_its_module(tmp_path: Path) -> None:
 def _refusal(folder: Path, data: dict[str, Any], model: str) -> MegacompileError:
     world.write(folder, {"model.py": model})
     (folder / "net.yaml").write_text(json.dumps(data))
-    options = megacompile.Options(build_dir=folder / "build", report_dir=folder / "report",
-                                  cache_dir=folder / "cache")  # fmt: skip
+    options = megacompile.Options(
+        build_dir=folder / "build", report_dir=folder / "report", cache_dir=folder / "cache"
+    )
     from megacompile.job import candidates as steps
 
     caught: list[MegacompileError] = []
@@ -389,18 +444,26 @@ def _refusal(folder: Path, data: dict[str, Any], model: str) -> MegacompileError
 def test_check_operators_lists_all_of_them(tmp_path: Path) -> None:
     form = onnx_file(
         tmp_path / "bad.onnx",
-        [helper.make_node("Unique", ["x"], ["u"], name="first"),
-         helper.make_node("Relu", ["u"], ["r"], name="fine"),
-         helper.make_node("Unique", ["r"], ["y"], name="second")],
-        {}, ["n", 8], ["m"])  # fmt: skip
+        [
+            helper.make_node("Unique", ["x"], ["u"], name="first"),
+            helper.make_node("Relu", ["u"], ["r"], name="fine"),
+            helper.make_node("Unique", ["r"], ["y"], name="second"),
+        ],
+        {},
+        ["n", 8],
+        ["m"],
+    )
     found = TensorRT().check_operators(form)
-    assert [(one.operator, one.node) for one in found] == [("Unique", "first"),
-                                                           ("Unique", "second")]  # fmt: skip
+    assert [(one.operator, one.node) for one in found] == [
+        ("Unique", "first"),
+        ("Unique", "second"),
+    ]
     assert TensorRT().check_operators(matmul(tmp_path)) == []
 
 
-def test_plan_check_operators(tmp_path: Path, capsys: pytest.CaptureFixture[str],
-                              monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
+def test_plan_check_operators(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     from megacompile.cli import main
 
     monkeypatch.setenv("MEGACOMPILE_CACHE", str(tmp_path / "cache"))
@@ -418,9 +481,14 @@ def test_zero_points_in_a_users_own_file(tmp_path: Path) -> None:
     scale, zero = np.float32(0.1), np.uint8(7)
     form = onnx_file(
         tmp_path / "q.onnx",
-        [helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"], name="q1"),
-         helper.make_node("DequantizeLinear", ["q", "s", "z"], ["y"], name="d1")],
-        {"s": scale, "z": zero}, ["n", 8], ["n", 8])  # fmt: skip
+        [
+            helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"], name="q1"),
+            helper.make_node("DequantizeLinear", ["q", "s", "z"], ["y"], name="d1"),
+        ],
+        {"s": scale, "z": zero},
+        ["n", 8],
+        ["n", 8],
+    )
     out = tmp_path / "out"
     out.mkdir()
     with pytest.raises(BackendError) as caught:
@@ -430,8 +498,10 @@ def test_zero_points_in_a_users_own_file(tmp_path: Path) -> None:
 
 
 def test_messages_lose_the_librarys_own_places() -> None:
-    text = ("Assertion failed: x must be y\n[checkMacros.cpp::catchCudaError::250] Error Code 1: "
-            "Cuda Runtime (In catchCudaError at /_src/common/x.cpp:250)")  # fmt: skip
+    text = (
+        "Assertion failed: x must be y\n[checkMacros.cpp::catchCudaError::250] Error Code 1: "
+        "Cuda Runtime (In catchCudaError at /_src/common/x.cpp:250)"
+    )
     assert clean(text) == "x must be y"
     assert "float16" in remedy_of("FP32 GEMM is not supported")
 

@@ -26,9 +26,12 @@ installed = pytest.mark.skipif(SPEC is None, reason="torch-tensorrt is not insta
 
 
 def plan(options: dict[str, Any]) -> Any:
-    data = world.spec(inputs={"x": tensor("n", 4)}, dims={"n": dim(1, 2, 4)},
-                      target={"device": "cuda", "arch": ["sm_89"]},
-                      backends=[{"torch-tensorrt": {"options": options}}])  # fmt: skip
+    data = world.spec(
+        inputs={"x": tensor("n", 4)},
+        dims={"n": dim(1, 2, 4)},
+        target={"device": "cuda", "arch": ["sm_89"]},
+        backends=[{"torch-tensorrt": {"options": options}}],
+    )
     return make_plan(load_spec_data(data, Path()), lambda _: TARGET)
 
 
@@ -72,8 +75,10 @@ def test_the_dry_run_of_the_installed_version_is_understood(tmp_path: Path) -> N
     coverage = read_coverage(_dry_run(["aten.det.default", "aten.nonzero.default"], 2, tmp_path))
     assert (coverage.operators, coverage.supported, coverage.engines) == (12, 10, 2)
     assert coverage.left == ("aten.det.default", "aten.nonzero.default")
-    expected = ["10 of 12 operators are TensorRT's, in 2 engines",
-                "left to PyTorch: aten.det.default, aten.nonzero.default"]  # fmt: skip
+    expected = [
+        "10 of 12 operators are TensorRT's, in 2 engines",
+        "left to PyTorch: aten.det.default, aten.nonzero.default",
+    ]
     assert coverage.notes() == expected
     whole = read_coverage(_dry_run([], 1, tmp_path))
     assert whole.left == ()
@@ -85,8 +90,11 @@ def _dry_run(left: list[str], engines: int, folder: Path) -> str:
     assert SPEC.submodule_search_locations
     source = Path(next(iter(SPEC.submodule_search_locations))) / "dynamo" / "_DryRunTracker.py"
     wanted = ("dryrun_stats_display", "input_formatter")
-    nodes = [node for node in ast.parse(source.read_text()).body
-             if isinstance(node, ast.FunctionDef) and node.name in wanted]  # fmt: skip
+    nodes = [
+        node
+        for node in ast.parse(source.read_text()).body
+        if isinstance(node, ast.FunctionDef) and node.name in wanted
+    ]
     for node in nodes:
         node.returns = None
         for one in node.args.args:
@@ -95,17 +103,36 @@ def _dry_run(left: list[str], engines: int, folder: Path) -> str:
     import math
     import os
 
-    scope: dict[str, Any] = {"os": os, "math": math, "logger": logging.getLogger("dryrun"),
-                             "torch": __import__("torch"), "Any": Any}  # fmt: skip
+    scope: dict[str, Any] = {
+        "os": os,
+        "math": math,
+        "logger": logging.getLogger("dryrun"),
+        "torch": __import__("torch"),
+        "Any": Any,
+    }
     exec(compile(ast.Module(nodes, []), str(source), "exec"), scope)
     scope["input_formatter"] = lambda shapes, dtypes: "List[Tensor: (1,)@float32]"
-    part = SimpleNamespace(subgraph_name="_run_on_acc_0", subgraph_op_count=5, input_shapes=[],
-                           input_dtypes=[], output_shapes=[], output_dtypes=[])  # fmt: skip
+    part = SimpleNamespace(
+        subgraph_name="_run_on_acc_0",
+        subgraph_op_count=5,
+        input_shapes=[],
+        input_dtypes=[],
+        output_shapes=[],
+        output_dtypes=[],
+    )
     tracker = SimpleNamespace(
-        total_ops_in_graph=12, supported_ops_in_graph=10, unsupported_ops=dict.fromkeys(left, 1),
-        to_run_in_torch=left, compilation_settings="…", per_subgraph_data=[part] * engines,
-        tensorrt_graph_count=engines, input_shapes=[], input_dtypes=[], output_shapes=[],
-        output_dtypes=[])  # fmt: skip
+        total_ops_in_graph=12,
+        supported_ops_in_graph=10,
+        unsupported_ops=dict.fromkeys(left, 1),
+        to_run_in_torch=left,
+        compilation_settings="…",
+        per_subgraph_data=[part] * engines,
+        tensorrt_graph_count=engines,
+        input_shapes=[],
+        input_dtypes=[],
+        output_shapes=[],
+        output_dtypes=[],
+    )
     path = folder / f"dryrun-{engines}.txt"
     scope["dryrun_stats_display"](tracker, str(path))
     return path.read_text()

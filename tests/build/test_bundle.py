@@ -49,8 +49,11 @@ def build():
     torch.manual_seed(0)
     return Net()
 """
-INPUTS = {"x": tensor("n", 4), "mask": tensor("n", 4, range=[0, 1], optional=True, default=1),
-          "scale": {"value": 2.0}}  # fmt: skip
+INPUTS = {
+    "x": tensor("n", 4),
+    "mask": tensor("n", 4, range=[0, 1], optional=True, default=1),
+    "scale": {"value": 2.0},
+}
 
 
 def make(folder: Path, backend: str = "onnxruntime") -> Path:
@@ -60,12 +63,21 @@ def make(folder: Path, backend: str = "onnxruntime") -> Path:
     one = backend_class(backend)()
     sets = built.original.input_sets()
     contents = Contents(
-        name="net", candidate=f"default/{backend}", backend=backend,
-        options=one.model_dump(mode="json"), precision="float32", needs_isa=(),
-        engine=built.folder, signature=built.run.signature, spec=data,
-        sample_inputs=sets[0].feeds, sample_outputs=built.folder.parent / SAMPLES,
-        fingerprint=built.original.fingerprint, points=[{"n": 3}], libraries=one.libraries,
-    )  # fmt: skip
+        name="net",
+        candidate=f"default/{backend}",
+        backend=backend,
+        options=one.model_dump(mode="json"),
+        precision="float32",
+        needs_isa=(),
+        engine=built.folder,
+        signature=built.run.signature,
+        spec=data,
+        sample_inputs=sets[0].feeds,
+        sample_outputs=built.folder.parent / SAMPLES,
+        fingerprint=built.original.fingerprint,
+        points=[{"n": 3}],
+        libraries=one.libraries,
+    )
     return write_bundle(contents, folder / "build" / "net", here())
 
 
@@ -99,18 +111,25 @@ def test_structure_and_kinds_of_calls(whole: Path) -> None:
     np.testing.assert_array_equal(in_torch.y.numpy(), first.y)
 
 
-@pytest.mark.parametrize(("given", "said"), [
-    ({}, "'x' is missing"), ({"x": X, "z": X}, "unknown input 'z'"),
-    ({"x": X.astype(np.float64)}, "dtype"), ({"x": np.zeros((9, 4), np.float32)}, "outside"),
-    ({"x": X, "scale": 3.0}, "constant"), ({"x": X[0]}, "rank"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({}, "'x' is missing"),
+        ({"x": X, "z": X}, "unknown input 'z'"),
+        ({"x": X.astype(np.float64)}, "dtype"),
+        ({"x": np.zeros((9, 4), np.float32)}, "outside"),
+        ({"x": X, "scale": 3.0}, "constant"),
+        ({"x": X[0]}, "rank"),
+    ],
+)
 def test_wrong_calls(whole: Path, given: dict[str, Any], said: str) -> None:
     with pytest.raises(ModelError, match=said):
         megacompile.load(whole)(**given)
 
 
-@pytest.mark.parametrize("name", ["engine/model.onnx", "sample-inputs.npz", "sample-outputs.npz",
-                                  "spec.json"])  # fmt: skip
+@pytest.mark.parametrize(
+    "name", ["engine/model.onnx", "sample-inputs.npz", "sample-outputs.npz", "spec.json"]
+)
 def test_a_changed_byte(copy: Path, name: str) -> None:
     data = bytearray((copy / name).read_bytes())
     data[len(data) // 2] ^= 1
@@ -165,9 +184,16 @@ def _no_pickle(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "load", load)
 
 
-@pytest.mark.parametrize("backend", [
-    "onnxruntime", "openvino", "torchscript", "aotinductor", "torch-compile",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "backend",
+    [
+        "onnxruntime",
+        "openvino",
+        "torchscript",
+        "aotinductor",
+        "torch-compile",
+    ],
+)
 def test_no_pickle_is_loaded(backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = make(tmp_path, backend)
     if backend not in ("torch-compile",):
@@ -192,9 +218,14 @@ def _spec(folder: Path) -> Any:
 
 def command(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "MEGACOMPILE_CACHE": str(folder / "cache")}
-    return subprocess.run([sys.executable, "-m", "megacompile", *arguments], cwd=folder,
-                          env=environment, capture_output=True, text=True,
-                          check=False)  # fmt: skip
+    return subprocess.run(
+        [sys.executable, "-m", "megacompile", *arguments],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
 
 
 def test_run_and_bench(whole: Path, tmp_path: Path) -> None:

@@ -41,34 +41,66 @@ def step(name: str) -> Step:
 
 def unfinished(folder: Path, budget: dict[str, Any] | None = None, baseline: bool = True) -> Path:
     """A bundle of two ONNX Runtime engines as a machine without this hardware would leave it."""
-    data = world.spec(name="net", inputs={"x": tensor("n", 128)}, dims={"n": dim(1, 4, 8)},
-                      backends=["onnxruntime"], budget=budget or BUDGET,
-                      benchmark={"baselines": ["onnxruntime"], "seconds": 2})  # fmt: skip
+    data = world.spec(
+        name="net",
+        inputs={"x": tensor("n", 128)},
+        dims={"n": dim(1, 4, 8)},
+        backends=["onnxruntime"],
+        budget=budget or BUDGET,
+        benchmark={"baselines": ["onnxruntime"], "seconds": 2},
+    )
     built = world.build(folder, data, {"model.py": MODEL})
     engine = backend_class("onnxruntime")()
     slow = {"graph_optimization": "none"}
 
     def part(name: str, options: dict[str, Any], baseline: bool) -> Part:
-        return Part(name, "onnxruntime", {**engine.model_dump(mode="json"), **options}, "float32",
-                    "EXACT", "float32", baseline, folder_of(name))  # fmt: skip
+        return Part(
+            name,
+            "onnxruntime",
+            {**engine.model_dump(mode="json"), **options},
+            "float32",
+            "EXACT",
+            "float32",
+            baseline,
+            folder_of(name),
+        )
 
     parts = [part("fp32/onnxruntime", {}, False), part("onnxruntime", slow, True)]
     parts = parts if baseline else parts[:1]
-    candidate = Candidate(name="fp32/onnxruntime", variant="fp32", backend="onnxruntime",
-                          status="built", executed=False, lowering=step("onnxruntime"))  # fmt: skip
+    candidate = Candidate(
+        name="fp32/onnxruntime",
+        variant="fp32",
+        backend="onnxruntime",
+        status="built",
+        executed=False,
+        lowering=step("onnxruntime"),
+    )
     report = Report(
-        name="net", created="2026-01-01T00:00:00+00:00", verdict="built_not_executed",
-        sentence="built", environment=environment(1), spec=data, candidates=[candidate],
-        baselines=[Baseline(name="eager", status="unavailable", reason="no GPU"),
-                   Baseline(name="onnxruntime", executed=False)],
+        name="net",
+        created="2026-01-01T00:00:00+00:00",
+        verdict="built_not_executed",
+        sentence="built",
+        environment=environment(1),
+        spec=data,
+        candidates=[candidate],
+        baselines=[
+            Baseline(name="eager", status="unavailable", reason="no GPU"),
+            Baseline(name="onnxruntime", executed=False),
+        ],
         provenance=Provenance(command="test", spec_path="net.yaml", spec_sha256="0"),
-    )  # fmt: skip
+    )
     contents = Unfinished(
-        name="net", parts=parts, engines=[built.folder] * len(parts), signature=built.run.signature,
-        spec=data, checks=[one for one in built.original.input_sets() if not one.heavy],
-        fingerprint=built.original.fingerprint, points=[{"n": 4}], report=report,
+        name="net",
+        parts=parts,
+        engines=[built.folder] * len(parts),
+        signature=built.run.signature,
+        spec=data,
+        checks=[one for one in built.original.input_sets() if not one.heavy],
+        fingerprint=built.original.fingerprint,
+        points=[{"n": 4}],
+        report=report,
         libraries=engine.libraries,
-    )  # fmt: skip
+    )
     return write_unfinished(contents, folder / "build" / "net", here())
 
 

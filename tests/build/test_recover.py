@@ -50,22 +50,31 @@ def evaluate(run):
         expected = build()(torch.from_numpy(x)).numpy()
     return {"agreement": (run(x=x).argmax(1) == expected.argmax(1)).astype(float)}
 """
-RECOVER = {"batches": "model.py:samples", "distill": {"hidden": ["blocks.?"]}, "steps": 150,
-           "optimizer": {"adamw": {"lr": 5e-3}}}  # fmt: skip
+RECOVER = {
+    "batches": "model.py:samples",
+    "distill": {"hidden": ["blocks.?"]},
+    "steps": 150,
+    "optimizer": {"adamw": {"lr": 5e-3}},
+}
 
 
 def inference(folder: Path, **recover: Any) -> Path:
     (folder / "model.py").write_text(MODEL)
     data = {
-        "name": "recovered", "model": {"python": "model.py:build"},
+        "name": "recovered",
+        "model": {"python": "model.py:build"},
         "dims": {"batch": {"min": 1, "typical": 4, "max": 64}},
-        "inputs": {"x": {"shape": ["batch", 12]}}, "outputs": ["y"],
+        "inputs": {"x": {"shape": ["batch", 12]}},
+        "outputs": ["y"],
         "data": {"evaluation": {"python": "model.py:evaluate"}},
-        "passes": [{"share-parameters": {"mode": "group", "every": 2}},
-                   {"recover": {**RECOVER, **recover}}],
-        "backends": ["torchscript"], "target": {"threads": 1},
+        "passes": [
+            {"share-parameters": {"mode": "group", "every": 2}},
+            {"recover": {**RECOVER, **recover}},
+        ],
+        "backends": ["torchscript"],
+        "target": {"threads": 1},
         "benchmark": {"seconds": 0.2, "baselines": ["eager"]},
-    }  # fmt: skip
+    }
     path = folder / "spec.yaml"
     path.write_text(yaml.safe_dump(data, sort_keys=False))
     return path
@@ -102,8 +111,13 @@ def test_killed_in_the_middle_it_goes_on(tmp_path: Path) -> None:
         *("--build-dir", str(tmp_path / "build"), "--report-dir", str(tmp_path / "report")),
     ]
     environment = {**os.environ, "MEGACOMPILE_CACHE": str(tmp_path / "cache")}
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-                          env=environment, start_new_session=True) as process:  # fmt: skip
+    with subprocess.Popen(
+        command,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env=environment,
+        start_new_session=True,
+    ) as process:
         deadline = time.monotonic() + 120
         while not list((tmp_path / "cache" / "runs").glob("*/checkpoint-*")):
             assert process.poll() is None, "it ended before it was killed"
@@ -119,11 +133,14 @@ def test_killed_in_the_middle_it_goes_on(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_shared_model_is_recovered_before_it_is_trained(tmp_path: Path) -> None:
-    path = spec_of(tmp_path, passes=[
-        {"share-parameters": {"mode": "group", "every": 2}},
-        {"recover": {"task": {}, "steps": 20, "optimizer": {"adamw": {"lr": 2e-3}}}},
-        "mixed-precision",
-    ])  # fmt: skip
+    path = spec_of(
+        tmp_path,
+        passes=[
+            {"share-parameters": {"mode": "group", "every": 2}},
+            {"recover": {"task": {}, "steps": 20, "optimizer": {"adamw": {"lr": 2e-3}}}},
+            "mixed-precision",
+        ],
+    )
     result = build(tmp_path, path)
     report = json.loads(result.report_path.read_text())
     (candidate,) = report["candidates"]

@@ -87,11 +87,13 @@ class Nothing(Base):
 
 def write(folder: Path, variants: dict[str, list[Any]], name: str = "net") -> Path:
     data = {
-        "name": name, "model": {"python": "model.py:build"},
-        "dims": {"n": {"min": 1, "typical": 4, "max": 8}}, "inputs": {"x": {"shape": ["n", 8]}},
+        "name": name,
+        "model": {"python": "model.py:build"},
+        "dims": {"n": {"min": 1, "typical": 4, "max": 8}},
+        "inputs": {"x": {"shape": ["n", 8]}},
         "variants": {k: {"passes": p, "backends": ["onnxruntime"]} for k, p in variants.items()},
         "benchmark": {"baselines": ["eager"], "seconds": 0.2},
-    }  # fmt: skip
+    }
     (folder / "model.py").write_text(MODEL)
     (folder / "own.py").write_text(PASSES)
     path = folder / f"{name}.json"
@@ -100,17 +102,33 @@ def write(folder: Path, variants: dict[str, list[Any]], name: str = "net") -> Pa
 
 
 def options(folder: Path, **more: Any) -> megacompile.Options:
-    return megacompile.Options(build_dir=folder / "build", report_dir=folder / "report",
-                               cache_dir=folder / "cache", **more)  # fmt: skip
+    return megacompile.Options(
+        build_dir=folder / "build", report_dir=folder / "report", cache_dir=folder / "cache", **more
+    )
 
 
 def start(folder: Path, spec: Path, *more: str) -> subprocess.Popen[str]:
     environment = {**os.environ, "MEGACOMPILE_CACHE": str(folder / "cache")}
     return subprocess.Popen(
-        [sys.executable, "-m", "megacompile", "build", str(spec), "--json", "--build-dir", "build",
-         "--report-dir", "report", *more],
-        cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "megacompile",
+            "build",
+            str(spec),
+            "--json",
+            "--build-dir",
+            "build",
+            "--report-dir",
+            "report",
+            *more,
+        ],
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
 
 
 def wait_for(process: subprocess.Popen[str], wanted: str) -> list[dict[str, Any]]:
@@ -254,8 +272,12 @@ def test_dump_writes_every_form(tmp_path: Path) -> None:
 
 def _tmpfs(folder: Path, size: str) -> Path:
     folder.mkdir()
-    done = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)],
-                          capture_output=True, text=True, check=False)  # fmt: skip
+    done = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     if done.returncode != 0:
         pytest.skip(f"no small disk can be mounted here: {done.stderr.strip()}")
     return folder
@@ -270,9 +292,14 @@ def test_a_full_disk(tmp_path: Path, which: str) -> None:
     try:
         (small / "filler").write_bytes(b"x" * 60_000)
         place = {f"{which}_dir": small / "inside"}
-        full = megacompile.Options(**{"build_dir": tmp_path / "build2",
-                                      "report_dir": tmp_path / "report",
-                                      "cache_dir": tmp_path / "cache", **place})  # fmt: skip
+        full = megacompile.Options(
+            **{
+                "build_dir": tmp_path / "build2",
+                "report_dir": tmp_path / "report",
+                "cache_dir": tmp_path / "cache",
+                **place,
+            }
+        )
         with pytest.raises(MegacompileError, match="the disk is full") as caught:
             megacompile.build(spec, full)
         assert "free some space" in str(caught.value.remedy)

@@ -37,10 +37,16 @@ class TupleModel(Model):
 
 
 def spec(kind: str, file: str, backend: str) -> megacompile.Spec:
-    return megacompile.Spec.model_validate({
-        "name": kind, "model": {kind: file}, "dims": DIMS, "inputs": INPUTS,
-        "backends": [backend], "benchmark": {"baselines": ["eager"], "seconds": 0.3},
-    })  # fmt: skip
+    return megacompile.Spec.model_validate(
+        {
+            "name": kind,
+            "model": {kind: file},
+            "dims": DIMS,
+            "inputs": INPUTS,
+            "backends": [backend],
+            "benchmark": {"baselines": ["eager"], "seconds": 0.3},
+        }
+    )
 
 
 def export(folder: Path, keyword: bool = False) -> Model:
@@ -49,21 +55,24 @@ def export(folder: Path, keyword: bool = False) -> Model:
     size = torch.export.Dim("B", min=1, max=16)
     x, scale = torch.randn(4, 8), torch.randn(4, 1)
     arguments = ((x,), {"scale": scale}) if keyword else ((x, scale), {})
-    program = torch.export.export(model, *arguments,
-                                  dynamic_shapes={"x": {0: size}, "scale": {0: size}})  # fmt: skip
+    program = torch.export.export(
+        model, *arguments, dynamic_shapes={"x": {0: size}, "scale": {0: size}}
+    )
     torch.export.save(program, folder / "m.pt2")
     return model
 
 
 def options(folder: Path) -> megacompile.Options:
-    return megacompile.Options(build_dir=folder / "build", report_dir=folder / "report",
-                               cache_dir=folder / "cache")  # fmt: skip
+    return megacompile.Options(
+        build_dir=folder / "build", report_dir=folder / "report", cache_dir=folder / "cache"
+    )
 
 
 def test_exported_program(tmp_path: Path) -> None:
     model = export(tmp_path)
-    result = megacompile.build(spec("exported", "m.pt2", "onnxruntime"), options(tmp_path),
-                               base=tmp_path)  # fmt: skip
+    result = megacompile.build(
+        spec("exported", "m.pt2", "onnxruntime"), options(tmp_path), base=tmp_path
+    )
     (candidate,) = result.report.candidates
     check, threads = result.report.aa_check, result.report.environment.threads
     assert check is not None  # C52: the baseline races against itself, in the same thread budget
@@ -98,8 +107,9 @@ def test_exported_program_with_other_inputs(tmp_path: Path) -> None:
 
 def test_torchscript_file(tmp_path: Path) -> None:
     torch.jit.script(TupleModel().eval()).save(str(tmp_path / "m.pt"))
-    result = megacompile.build(spec("torchscript", "m.pt", "torchscript"), options(tmp_path),
-                               base=tmp_path)  # fmt: skip
+    result = megacompile.build(
+        spec("torchscript", "m.pt", "torchscript"), options(tmp_path), base=tmp_path
+    )
     (candidate,) = result.report.candidates
     assert candidate.lowering is not None
     assert candidate.lowering.error is not None

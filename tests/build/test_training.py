@@ -27,10 +27,12 @@ pytest.importorskip("sklearn")
 def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result]:
     folder = tmp_path_factory.mktemp("training")
     path = spec_of(
-        folder, passes=["mixed-precision"], budget={"gradient_cosine": 0.9, "metric_drop": 1.0},
+        folder,
+        passes=["mixed-precision"],
+        budget={"gradient_cosine": 0.9, "metric_drop": 1.0},
         data={"evaluation": {"python": "digits_train.py:evaluate"}},
         train={"batch_size": 64, "steps": 40},
-    )  # fmt: skip
+    )
     return folder, build(folder, path)
 
 
@@ -107,9 +109,14 @@ def test_the_bundle_is_data_and_source_and_works_elsewhere(
     shutil.copytree(built[1].bundle, bundle)
     names = {str(p.relative_to(bundle)) for p in bundle.rglob("*") if p.is_file()}
     assert names == {
-        "manifest.json", "spec.json", "sample-inputs.npz", "sample-outputs.npz",
-        "engine/training.json", "engine/weights.safetensors", "engine/source/0/digits_train.py",
-    }  # fmt: skip
+        "manifest.json",
+        "spec.json",
+        "sample-inputs.npz",
+        "sample-outputs.npz",
+        "engine/training.json",
+        "engine/weights.safetensors",
+        "engine/source/0/digits_train.py",
+    }
     assert str(built[0]) not in (bundle / "engine/training.json").read_text()
     code = """
 import sys, megacompile, torch
@@ -124,8 +131,13 @@ module = megacompile.load(sys.argv[1])
 assert isinstance(module, torch.nn.Module) and not module.training
 print(sorted(type(m).__name__ for m in module.children()))
 """
-    done = subprocess.run([sys.executable, "-c", code, str(bundle)], cwd=tmp_path,
-                          capture_output=True, text=True, check=False)  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(bundle)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     assert "ModuleList" in done.stdout
 
@@ -290,16 +302,21 @@ def batches():
 def test_a_worker_that_dies_during_the_measured_run(tmp_path: Path) -> None:
     """All went well until then; without the plain run there is nothing to compare with."""
     (tmp_path / "data.py").write_text(DIES)
-    path = spec_of(tmp_path, passes=["mixed-precision"],
-                   train={"batches": "data.py:batches", "workers": 1, "steps": 30})  # fmt: skip
+    path = spec_of(
+        tmp_path,
+        passes=["mixed-precision"],
+        train={"batches": "data.py:batches", "workers": 1, "steps": 30},
+    )
     with pytest.raises(DataError, match="a worker process of") as caught:
         build(tmp_path, path)
     assert caught.value.exit_code == 2
 
 
-SLEEPS = DIES.replace("self.calls > 16 * 10", "index < 0").replace(
-    "        return {", "        time.sleep(0.005)\n        return {"
-).replace("import os", "import os, time")  # fmt: skip
+SLEEPS = (
+    DIES.replace("self.calls > 16 * 10", "index < 0")
+    .replace("        return {", "        time.sleep(0.005)\n        return {")
+    .replace("import os", "import os, time")
+)
 
 
 @pytest.mark.slow
@@ -307,8 +324,14 @@ def test_lmdb_and_slow_data_from_end_to_end(tmp_path: Path) -> None:
     """The digits behind a slow Dataset, and the same digits out of LMDB."""
     (tmp_path / "data.py").write_text(SLEEPS.replace("sleep(0.005)", "sleep(0.0)"))
     shutil.copyfile(SPECS / "digits_train.py", tmp_path / "digits_train.py")
-    command = [sys.executable, "-m", "megacompile", "write-lmdb", f"{tmp_path}/data.py:batches",
-               str(tmp_path / "digits")]  # fmt: skip
+    command = [
+        sys.executable,
+        "-m",
+        "megacompile",
+        "write-lmdb",
+        f"{tmp_path}/data.py:batches",
+        str(tmp_path / "digits"),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "1,797 samples" in done.stdout
@@ -342,74 +365,99 @@ def test_lmdb_and_slow_data_from_end_to_end(tmp_path: Path) -> None:
 LOSS = "import torch\nimport torch.nn.functional as F\ndef loss(outputs, batch):\n    "
 CASES: dict[str, tuple[dict[str, Any], dict[str, str], list[str]]] = {
     "a loss per sample": (
-        {}, {"loss.py": LOSS + "return F.cross_entropy(outputs, batch['label'], reduction='none')"},
+        {},
+        {"loss.py": LOSS + "return F.cross_entropy(outputs, batch['label'], reduction='none')"},
         ["loss.py:loss", "no scalar", "shape [8]"],
     ),
     "a number": ({}, {"loss.py": LOSS + "return 3.0"}, ["no scalar", "float"]),
     "a loss without the model": (
-        {}, {"loss.py": LOSS + "return torch.zeros(())"}, ["no scalar", "without a gradient"],
+        {},
+        {"loss.py": LOSS + "return torch.zeros(())"},
+        ["no scalar", "without a gradient"],
     ),
     "NaN at the first step": (
-        {}, {"loss.py": LOSS + "return (outputs * float('nan')).mean()"}, ["is nan at the first"],
+        {},
+        {"loss.py": LOSS + "return (outputs * float('nan')).mean()"},
+        ["is nan at the first"],
     ),
     "a loss that raises": (
-        {}, {"loss.py": LOSS + "return batch['lable'].sum()"}, ["loss.py:4", "KeyError"],
+        {},
+        {"loss.py": LOSS + "return batch['lable'].sum()"},
+        ["loss.py:4", "KeyError"],
     ),
     "parameters without a gradient": (
-        {}, {"loss.py": LOSS + "return outputs.detach().mean() + 0 * outputs.sum()",
-             "digits_train.py": "        self.unused = nn.Linear(3, 4)\n"},
+        {},
+        {
+            "loss.py": LOSS + "return outputs.detach().mean() + 0 * outputs.sum()",
+            "digits_train.py": "        self.unused = nn.Linear(3, 4)\n",
+        },
         ["2 parameters get no gradient: unused.weight, unused.bias"],
     ),
     "another dtype than declared": (
         {"train": {"batches": "data.py:batches"}},
-        {"data.py": "import numpy as np\ndef batches():\n    yield {'image': np.zeros((16, 8, 8)), "
-                    "'label': np.zeros(16, np.int64)}\n"},
+        {
+            "data.py": "import numpy as np\ndef batches():\n"
+            "    yield {'image': np.zeros((16, 8, 8)), 'label': np.zeros(16, np.int64)}\n"
+        },
         ["inputs.image", "float32", "float64"],
     ),
     "another size than declared": (
         {"train": {"batches": "data.py:batches"}},
-        {"data.py": "import numpy as np\ndef batches():\n    yield {'image': np.zeros((16, 9, 8), "
-                    "np.float32), 'label': np.zeros(16, np.int64)}\n"},
+        {
+            "data.py": "import numpy as np\ndef batches():\n"
+            "    image = np.zeros((16, 9, 8), np.float32)\n"
+            "    yield {'image': image, 'label': np.zeros(16, np.int64)}\n"
+        },
         ["inputs.image", "[16, 9, 8]"],
     ),
     "batches without a seed": (
         {"train": {"batches": "data.py:batches"}},
-        {"data.py": "import numpy as np\ndef batches():\n    yield {'image': "
-                    "np.random.default_rng().random((16, 8, 8), np.float32), "
-                    "'label': np.zeros(16, np.int64)}\n"},
+        {
+            "data.py": "import numpy as np\ndef batches():\n    yield {'image': "
+            "np.random.default_rng().random((16, 8, 8), np.float32), "
+            "'label': np.zeros(16, np.int64)}\n"
+        },
         ["other batches when it is started again", "another 'image'", "seed"],
     ),
     "a loss that draws its own numbers": (
-        {}, {"loss.py": "import random\n" + LOSS + "return random.random() * outputs.mean()"},
+        {},
+        {"loss.py": "import random\n" + LOSS + "return random.random() * outputs.mean()"},
         ["gives another loss when it is taken again"],
     ),
     "a forward that raises in training": (
-        {}, {"digits_train.py": "        self.register_forward_pre_hook(\n            "
-                                "lambda m, a: None if 1 / (not m.training) else None)\n"},
+        {},
+        {
+            "digits_train.py": "        self.register_forward_pre_hook(\n            "
+            "lambda m, a: None if 1 / (not m.training) else None)\n"
+        },
         ["digits_train.py", "the plain step with loss"],
     ),
     "a server": ({"deploy": {"triton": {}}}, {}, ["`deploy` serves inference engines"]),
     "a pass on engines": (
-        {"passes": [{"quantize": {"method": "dynamic"}}]}, {},
+        {"passes": [{"quantize": {"method": "dynamic"}}]},
+        {},
         ["passes[0]", "'quantize' can't run in workload 'training'"],
     ),
     "a data worker that dies": (
         {"train": {"batches": "data.py:batches", "workers": 1}},
-        {"data.py": "import os\nclass Images:\n    def __len__(self):\n        return 20\n"
-                    "    def __getitem__(self, index):\n        os._exit(3)\n"
-                    "batches = Images()\n"},
-        ["train.workers", "a worker process of train.batches 'data.py:batches' died",
-         "workers: 0"],
+        {
+            "data.py": "import os\nclass Images:\n    def __len__(self):\n        return 20\n"
+            "    def __getitem__(self, index):\n        os._exit(3)\n"
+            "batches = Images()\n"
+        },
+        ["train.workers", "a worker process of train.batches 'data.py:batches' died", "workers: 0"],
     ),
     "a sample that raises in a worker": (
         {"train": {"batches": "data.py:batches", "workers": 1}},
-        {"data.py": "class Images:\n    def __len__(self):\n        return 20\n"
-                    "    def __getitem__(self, index):\n        return {'image': images[index]}\n"
-                    "batches = Images()\n"},
+        {
+            "data.py": "class Images:\n    def __len__(self):\n        return 20\n"
+            "    def __getitem__(self, index):\n        return {'image': images[index]}\n"
+            "batches = Images()\n"
+        },
         ["data.py:5", "NameError", "images"],
     ),
     "no such loss": ({"train": {"loss": "digits_train.py:lost"}}, {}, ["lost", "did you mean"]),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -432,9 +480,11 @@ def test_what_is_wrong_is_said_before_anything_is_built(case: str, tmp_path: Pat
 
 
 def test_what_the_target_cannot_do_is_said_before_anything_runs(tmp_path: Path) -> None:
-    path = spec_of(tmp_path, target={"isa": ["avx2"]},
-                   passes=[{"mixed-precision": {"dtype": "float16"}},
-                           {"offload-activations": {}}])  # fmt: skip
+    path = spec_of(
+        tmp_path,
+        target={"isa": ["avx2"]},
+        passes=[{"mixed-precision": {"dtype": "float16"}}, {"offload-activations": {}}],
+    )
     with pytest.raises(MegacompileError) as caught:
         build(tmp_path, path)
     for words in ("does not compute in float16", "bfloat16", "activations of a CPU", "passes"):
@@ -455,11 +505,13 @@ def request_of(built: tuple[Path, Result], tmp_path: Path) -> dict[str, Any]:
     loaded = load_spec(folder / "spec.yaml")
     assert loaded.spec is not None
     return {
-        "operation": "load", "base": str(loaded.base), "folder": None,
+        "operation": "load",
+        "base": str(loaded.base),
+        "folder": None,
         "spec": loaded.spec.model_dump(mode="json", by_alias=True, exclude_unset=True),
         "machine": vars(Machine("cpu", 2, ())),
         "original": read_record(next(records).parent).to_dict(),
-    }  # fmt: skip
+    }
 
 
 class Interrupted(Exception):
@@ -510,12 +562,30 @@ def test_a_damaged_checkpoint_is_passed_over_and_named(
 
 @pytest.mark.slow
 def test_the_same_command_under_torchrun(tmp_path: Path) -> None:
-    path = spec_of(tmp_path, passes=[{"distribute": {"strategy": "ddp"}}],
-                   train={"verify_steps": 2, "steps": 3})  # fmt: skip
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2",
-               "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0", "-m", "megacompile",
-               "build", str(path), "--build-dir", str(tmp_path / "build"), "--report-dir",
-               str(tmp_path / "report")]  # fmt: skip
+    path = spec_of(
+        tmp_path,
+        passes=[{"distribute": {"strategy": "ddp"}}],
+        train={"verify_steps": 2, "steps": 3},
+    )
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nproc-per-node",
+        "2",
+        "--rdzv-backend",
+        "c10d",
+        "--rdzv-endpoint",
+        "localhost:0",
+        "-m",
+        "megacompile",
+        "build",
+        str(path),
+        "--build-dir",
+        str(tmp_path / "build"),
+        "--report-dir",
+        str(tmp_path / "report"),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=500)
     report = json.loads((tmp_path / "report/report.json").read_text())
     [candidate] = report["candidates"]

@@ -32,6 +32,12 @@ def spec_of(folder: Path, **changes: Any) -> Path:
 
 
 def build(folder: Path, path: Path, **options: Any) -> Result:
-    return megacompile.build(path, megacompile.Options(
-        build_dir=folder / "build", report_dir=folder / "report", cache_dir=folder / "cache",
-        **options))  # fmt: skip
+    return megacompile.build(
+        path,
+        megacompile.Options(
+            build_dir=folder / "build",
+            report_dir=folder / "report",
+            cache_dir=folder / "cache",
+            **options,
+        ),
+    )

@@ -20,17 +20,23 @@ ROWS = {"n": dim(1, 8, 32)}
 
 
 def save(
-    folder: Path, nodes: list[Node], inputs: dict[str, tuple[int, list[Any]]],
-    outputs: dict[str, list[Any]], weights: dict[str, np.ndarray], listed: tuple[str, ...] = (),
-) -> None:  # fmt: skip
+    folder: Path,
+    nodes: list[Node],
+    inputs: dict[str, tuple[int, list[Any]]],
+    outputs: dict[str, list[Any]],
+    weights: dict[str, np.ndarray],
+    listed: tuple[str, ...] = (),
+) -> None:
     """Write m.onnx; weights in `listed` are graph inputs too, with their value as default."""
     values = [helper.make_tensor_value_info(n, t, s) for n, (t, s) in inputs.items()]
     values += [helper.make_tensor_value_info(n, FLOAT, list(weights[n].shape)) for n in listed]
     graph = helper.make_graph(
-        nodes, "case", values,
+        nodes,
+        "case",
+        values,
         [helper.make_tensor_value_info(n, FLOAT, s) for n, s in outputs.items()],
         [numpy_helper.from_array(a, n) for n, a in weights.items()],
-    )  # fmt: skip
+    )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
     onnx.checker.check_model(model)
     onnx.save(model, str(folder / "m.onnx"))
@@ -59,12 +65,17 @@ DYNAMIC = {"quantize": {"method": "dynamic"}}
 
 
 def test_c02_simplify_does_not_untie(tmp_path: Path) -> None:
-    nodes = [helper.make_node("Gather", ["W", "ids"], ["e"]),
-             helper.make_node("Transpose", ["W"], ["WT"], perm=[1, 0]),
-             helper.make_node("MatMul", ["e", "WT"], ["Y"])]  # fmt: skip
+    nodes = [
+        helper.make_node("Gather", ["W", "ids"], ["e"]),
+        helper.make_node("Transpose", ["W"], ["WT"], perm=[1, 0]),
+        helper.make_node("MatMul", ["e", "WT"], ["Y"]),
+    ]
     save(tmp_path, nodes, {"ids": (INT64, [1, "s"])}, {"Y": [1, "s", 512]}, {"W": normal(512, 64)})
-    data = spec(inputs={"ids": tensor(1, "s", dtype="int64", range=[0, 511])},
-                dims={"s": dim(1, 4, 16)}, passes=["simplify"])  # fmt: skip
+    data = spec(
+        inputs={"ids": tensor(1, "s", dtype="int64", range=[0, 511])},
+        dims={"s": dim(1, 4, 16)},
+        passes=["simplify"],
+    )
     built = world.build(tmp_path, data)
     step = built.step("simplify")
     assert step.parameters == built.original.parameters == 512 * 64
@@ -76,11 +87,18 @@ def test_c02_simplify_does_not_untie(tmp_path: Path) -> None:
 @pytest.mark.parametrize("sentinel", [-3.4e38, -1e4, -30.0])
 def test_c24_a_mask_does_not_wreck_the_range(tmp_path: Path, sentinel: float) -> None:
     mask = np.triu(np.full((8, 8), sentinel, np.float32), 1)
-    nodes = [helper.make_node("Add", ["S", "M"], ["masked"]),
-             helper.make_node("Softmax", ["masked"], ["P"], axis=-1),
-             helper.make_node("MatMul", ["P", "V"], ["Y"])]  # fmt: skip
-    save(tmp_path, nodes, {"S": (FLOAT, ["n", 8, 8])}, {"Y": ["n", 8, 16]},
-         {"M": mask, "V": normal(8, 16)})  # fmt: skip
+    nodes = [
+        helper.make_node("Add", ["S", "M"], ["masked"]),
+        helper.make_node("Softmax", ["masked"], ["P"], axis=-1),
+        helper.make_node("MatMul", ["P", "V"], ["Y"]),
+    ]
+    save(
+        tmp_path,
+        nodes,
+        {"S": (FLOAT, ["n", 8, 8])},
+        {"Y": ["n", 8, 16]},
+        {"M": mask, "V": normal(8, 16)},
+    )
     data = spec(inputs={"S": tensor("n", 8, 8)}, dims=ROWS, passes=[STATIC], data=DATA)
     files = calibration('{"S": random.standard_normal((1, 8, 8)).astype("float32")}')
     built = world.build(tmp_path, data, files)
@@ -90,14 +108,19 @@ def test_c24_a_mask_does_not_wreck_the_range(tmp_path: Path, sentinel: float) ->
 
 
 def test_c25_emulated_half_precision_is_said_and_overflow_is_found(tmp_path: Path) -> None:
-    nodes = [helper.make_node("Mul", ["X", "X"], ["square"]),
-             helper.make_node("ReduceMean", ["square"], ["mean"], axes=[-1], keepdims=1),
-             helper.make_node("Sqrt", ["mean"], ["root"]),
-             helper.make_node("Div", ["X", "root"], ["normed"]),
-             helper.make_node("MatMul", ["normed", "W"], ["Y"])]  # fmt: skip
+    nodes = [
+        helper.make_node("Mul", ["X", "X"], ["square"]),
+        helper.make_node("ReduceMean", ["square"], ["mean"], axes=[-1], keepdims=1),
+        helper.make_node("Sqrt", ["mean"], ["root"]),
+        helper.make_node("Div", ["X", "root"], ["normed"]),
+        helper.make_node("MatMul", ["normed", "W"], ["Y"]),
+    ]
     save(tmp_path, nodes, {"X": (FLOAT, ["n", 64])}, {"Y": ["n", 64]}, {"W": normal(64, 64)})
-    data = spec(inputs={"X": tensor("n", 64, range=[-900, 900])}, dims=ROWS,
-                passes=[{"cast": {"dtype": "float16"}}])  # fmt: skip
+    data = spec(
+        inputs={"X": tensor("n", 64, range=[-900, 900])},
+        dims=ROWS,
+        passes=[{"cast": {"dtype": "float16"}}],
+    )
     built = world.build(tmp_path, data)
     step = built.step("cast")
     assert step.error is not None
@@ -111,8 +134,13 @@ class TestC30:
     """One calibration outlier must not turn the whole output into one value."""
 
     def world(self, folder: Path, rows: str) -> world.Built:
-        save(folder, [helper.make_node("MatMul", ["X", "W"], ["Y"])], {"X": (FLOAT, ["n", 32])},
-             {"Y": ["n", 32]}, {"W": normal(32, 32)})  # fmt: skip
+        save(
+            folder,
+            [helper.make_node("MatMul", ["X", "W"], ["Y"])],
+            {"X": (FLOAT, ["n", 32])},
+            {"Y": ["n", 32]},
+            {"W": normal(32, 32)},
+        )
         data = spec(inputs={"X": tensor("n", 32)}, dims=ROWS, passes=[STATIC], data=DATA)
         return world.build(folder, data, calibration(rows))
 
@@ -141,8 +169,13 @@ class TestC31:
 
     def candidate(self, folder: Path, per_channel: bool) -> world.Built:
         scales = np.logspace(-3, 1, 32).astype(np.float32)
-        save(folder, [helper.make_node("MatMul", ["X", "W"], ["Y"])], {"X": (FLOAT, ["n", 64])},
-             {"Y": ["n", 32]}, {"W": normal(64, 32) * scales})  # fmt: skip
+        save(
+            folder,
+            [helper.make_node("MatMul", ["X", "W"], ["Y"])],
+            {"X": (FLOAT, ["n", 64])},
+            {"Y": ["n", 32]},
+            {"W": normal(64, 32) * scales},
+        )
         quantize = {"quantize": {"method": "dynamic", "per_channel": per_channel}}
         data = spec(inputs={"X": tensor("n", 64)}, dims={"n": dim(1, 16, 32)}, passes=[quantize])
         return world.build(folder, data)
@@ -166,9 +199,10 @@ def test_c33_weights_used_in_branches(tmp_path: Path) -> None:
 
     nodes = [helper.make_node("If", ["c"], ["Y"], then_branch=branch("a"), else_branch=branch("b"))]
     inputs = {"c": (BOOL, []), "X": (FLOAT, ["n", 64])}
-    save(tmp_path, nodes, inputs, {"Y": ["n", 64]}, {"W": normal(64, 64)})  # fmt: skip
-    data = spec(inputs={"c": tensor(dtype="bool"), "X": tensor("n", 64)}, dims=ROWS,
-                passes=[DYNAMIC])  # fmt: skip
+    save(tmp_path, nodes, inputs, {"Y": ["n", 64]}, {"W": normal(64, 64)})
+    data = spec(
+        inputs={"c": tensor(dtype="bool"), "X": tensor("n", 64)}, dims=ROWS, passes=[DYNAMIC]
+    )
     built = world.build(tmp_path, data)
     sites = built.step("quantize").sites
     assert sites is not None
@@ -179,11 +213,18 @@ def test_c33_weights_used_in_branches(tmp_path: Path) -> None:
 
 
 def chain(folder: Path) -> None:
-    nodes = [helper.make_node("MatMul", ["X", "W1"], ["h"], name="first"),
-             helper.make_node("Relu", ["h"], ["r"], name="act"),
-             helper.make_node("MatMul", ["r", "W2"], ["Y"], name="second")]  # fmt: skip
-    save(folder, nodes, {"X": (FLOAT, ["n", 64])}, {"Y": ["n", 64]},
-         {"W1": normal(64, 64), "W2": normal(64, 64, seed=1)})  # fmt: skip
+    nodes = [
+        helper.make_node("MatMul", ["X", "W1"], ["h"], name="first"),
+        helper.make_node("Relu", ["h"], ["r"], name="act"),
+        helper.make_node("MatMul", ["r", "W2"], ["Y"], name="second"),
+    ]
+    save(
+        folder,
+        nodes,
+        {"X": (FLOAT, ["n", 64])},
+        {"Y": ["n", 64]},
+        {"W1": normal(64, 64), "W2": normal(64, 64, seed=1)},
+    )
 
 
 @pytest.mark.parametrize(("selector", "near"), [("frist", "first"), ("Matmul", "MatMul")])
@@ -230,9 +271,11 @@ def test_c39_simplify_after_quantization_keeps_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize("size", [2048, 30_000])
 def test_c42_folding_does_not_blow_up(tmp_path: Path, size: int) -> None:
     shape = np.array([size, size])
-    nodes = [helper.make_node("ConstantOfShape", ["shape"], ["big"]),
-             helper.make_node("ReduceSum", ["big"], ["sum"], keepdims=0),
-             helper.make_node("Add", ["X", "sum"], ["Y"])]  # fmt: skip
+    nodes = [
+        helper.make_node("ConstantOfShape", ["shape"], ["big"]),
+        helper.make_node("ReduceSum", ["big"], ["sum"], keepdims=0),
+        helper.make_node("Add", ["X", "sum"], ["Y"]),
+    ]
     if size == 30_000:  # never run: the graph is only simplified
         from megacompile_passes.simplify_onnx import SimplifyOnnx
 
@@ -260,11 +303,19 @@ def onnx_form(folder: Path) -> Any:
 
 
 def test_c43_an_overridable_initializer_stays_an_input(tmp_path: Path) -> None:
-    nodes = [helper.make_node("Mul", ["X", "K"], ["xk"]),
-             helper.make_node("Add", ["K", "K"], ["k2"]),
-             helper.make_node("Add", ["xk", "k2"], ["Y"])]  # fmt: skip
-    save(tmp_path, nodes, {"X": (FLOAT, ["n"])}, {"Y": ["n"]}, {"K": np.array([2.0], np.float32)},
-         listed=("K",))  # fmt: skip
+    nodes = [
+        helper.make_node("Mul", ["X", "K"], ["xk"]),
+        helper.make_node("Add", ["K", "K"], ["k2"]),
+        helper.make_node("Add", ["xk", "k2"], ["Y"]),
+    ]
+    save(
+        tmp_path,
+        nodes,
+        {"X": (FLOAT, ["n"])},
+        {"Y": ["n"]},
+        {"K": np.array([2.0], np.float32)},
+        listed=("K",),
+    )
     data = spec(inputs={"X": tensor("n"), "K": tensor(1)}, dims=ROWS, passes=["simplify"])
     built = world.build(tmp_path, data)
     ones = np.ones(3, np.float32)
@@ -288,9 +339,13 @@ class TestC51:
         data = spec(inputs={"X": tensor("n", 64)}, dims=ROWS, passes=["simplify"])
         answers = []
         for seed in (0, 9):
-            save(tmp_path, [helper.make_node("MatMul", ["X", "W"], ["Y"])],
-                 {"X": (FLOAT, ["n", 64])}, {"Y": ["n", 64]},
-                 {"W": normal(64, 64, seed=seed)})  # fmt: skip
+            save(
+                tmp_path,
+                [helper.make_node("MatMul", ["X", "W"], ["Y"])],
+                {"X": (FLOAT, ["n", 64])},
+                {"Y": ["n", 64]},
+                {"W": normal(64, 64, seed=seed)},
+            )
             built = world.build(tmp_path, data)
             built.check({"X": normal(3, 64)}, atol=1e-4)
             assert not built.step("simplify").cached

@@ -34,8 +34,7 @@ def ids(*shape: int) -> np.ndarray:
 
 
 def test_c01_tied_embedding_and_head_stay_one_tensor(tmp_path: Path) -> None:
-    built = world.build(tmp_path, world.spec(inputs={"ids": IDS}, dims=TOKENS),
-                        {"model.py": TIED})  # fmt: skip
+    built = world.build(tmp_path, world.spec(inputs={"ids": IDS}, dims=TOKENS), {"model.py": TIED})
     assert built.original.parameters == 64_000
     assert built.step("to-onnx").parameters == 64_000
     size = sum(f.stat().st_size for f in built.folder.iterdir())
@@ -44,8 +43,9 @@ def test_c01_tied_embedding_and_head_stay_one_tensor(tmp_path: Path) -> None:
 
 
 def test_c04_a_shared_weight_is_quantized_once_or_said_to_be_two(tmp_path: Path) -> None:
-    data = world.spec(inputs={"ids": IDS}, dims=TOKENS,
-                      passes=[{"quantize": {"method": "weight-only"}}])  # fmt: skip
+    data = world.spec(
+        inputs={"ids": IDS}, dims=TOKENS, passes=[{"quantize": {"method": "weight-only"}}]
+    )
     step = world.build(tmp_path, data, {"model.py": TIED}).step("quantize")
     assert step.parameters == 64_000
     assert step.size_bytes is not None
@@ -94,8 +94,9 @@ def test_c07_batchnorm_is_not_folded_into_a_shared_convolution(tmp_path: Path) -
         return Two()
     """
     image = tensor("batch", 3, 8, 8)
-    data = world.spec(inputs={"x": image, "y": image}, dims={"batch": dim(1, 2, 4)},
-                      passes=["fold-batchnorm"])  # fmt: skip
+    data = world.spec(
+        inputs={"x": image, "y": image}, dims={"batch": dim(1, 2, 4)}, passes=["fold-batchnorm"]
+    )
     built = world.build(tmp_path, data, {"model.py": model})
     built.check(*({"x": normal(n, 3, 8, 8), "y": normal(n, 3, 8, 8, seed=1)} for n in (2, 3)))
 
@@ -167,14 +168,17 @@ def test_c18_recurrent_state_is_not_frozen_at_the_example_batch(tmp_path: Path, 
         torch.manual_seed(0)
         return {made}
     """
-    data = world.spec(inputs={"input": tensor("batch", "seq", 20)},
-                      dims={"batch": dim(1, 1, 8), "seq": dim(2, 5, 16)})  # fmt: skip
+    data = world.spec(
+        inputs={"input": tensor("batch", "seq", 20)},
+        dims={"batch": dim(1, 1, 8), "seq": dim(2, 5, 16)},
+    )
     built = world.build(tmp_path, data, {"model.py": model})
     built.check({"input": normal(3, 9, 20)}, {"input": normal(1, 5, 20)})
 
 
-@pytest.mark.parametrize("update", ["self.n += 1", "self.n[0] = self.n[0] + 1",
-                                    "self.n.copy_(self.n + 1)"])  # fmt: skip
+@pytest.mark.parametrize(
+    "update", ["self.n += 1", "self.n[0] = self.n[0] + 1", "self.n.copy_(self.n + 1)"]
+)
 def test_c20_a_mutated_buffer_is_refused_by_name(tmp_path: Path, update: str) -> None:
     model = f"""
     import torch
@@ -210,9 +214,11 @@ def test_c23_a_mask_sentinel_beyond_half_range(tmp_path: Path) -> None:
         torch.manual_seed(0)
         return Masked()
     """
-    data = world.spec(inputs={"scores": tensor("n", 4), "keep": tensor("n", 4, range=[0, 1])},
-                      dims={"n": dim(1, 3, 8)},
-                      passes=[{"cast": {"dtype": "float16"}}])  # fmt: skip
+    data = world.spec(
+        inputs={"scores": tensor("n", 4), "keep": tensor("n", 4, range=[0, 1])},
+        dims={"n": dim(1, 3, 8)},
+        passes=[{"cast": {"dtype": "float16"}}],
+    )
     # Masks are zeros and ones: a made-up fraction of the sentinel means nothing.
     data["inputs"]["keep"] = tensor("n", 4, dtype="float32", range=[1, 1])
     built = world.build(tmp_path, data, {"model.py": model})
@@ -237,8 +243,16 @@ def test_c24_grouped_query_attention(tmp_path: Path, heads: int) -> None:
     q, kv = tensor("batch", 8, 6, 16), tensor("batch", heads, 6, 16)
     data = world.spec(inputs={"q": q, "k": kv, "v": kv}, dims={"batch": dim(1, 2, 4)})
     built = world.build(tmp_path, data, {"model.py": model})
-    built.check(*({"q": normal(n, 8, 6, 16), "k": normal(n, heads, 6, 16, seed=1),
-                   "v": normal(n, heads, 6, 16, seed=2)} for n in (2, 3)))  # fmt: skip
+    built.check(
+        *(
+            {
+                "q": normal(n, 8, 6, 16),
+                "k": normal(n, heads, 6, 16, seed=1),
+                "v": normal(n, heads, 6, 16, seed=2),
+            }
+            for n in (2, 3)
+        )
+    )
 
 
 def test_c27_bfloat16_for_onnxruntime_is_refused_in_the_plan(tmp_path: Path) -> None:
@@ -336,8 +350,11 @@ class TestC49:
         def build():
             return Same()
         """
-        built = world.build(tmp_path, world.spec(inputs={"x": tensor(3)}, outputs=["same", "more"]),
-                            {"model.py": model})  # fmt: skip
+        built = world.build(
+            tmp_path,
+            world.spec(inputs={"x": tensor(3)}, outputs=["same", "more"]),
+            {"model.py": model},
+        )
         found = built.run.leaves({"x": np.ones(3, np.float32)})
         assert found["same"].tolist() == [1.0] * 3
         assert found["more"].tolist() == [2.0] * 3

@@ -59,8 +59,14 @@ def write(folder: Path, files: Mapping[str, str]) -> None:
 
 def spec(**parts: Any) -> dict[str, Any]:
     """A spec for `model.py:build` on ONNX Runtime, with parts replaced."""
-    return {"name": "case", "model": {"python": MODEL}, "backends": ["onnxruntime"],
-            "inputs": {}, "benchmark": {"baselines": ["eager"]}, **parts}  # fmt: skip
+    return {
+        "name": "case",
+        "model": {"python": MODEL},
+        "backends": ["onnxruntime"],
+        "inputs": {},
+        "benchmark": {"baselines": ["eager"]},
+        **parts,
+    }
 
 
 def build(folder: Path, data: dict[str, Any], files: Mapping[str, str] | None = None) -> Built:
@@ -81,8 +87,10 @@ def build(folder: Path, data: dict[str, Any], files: Mapping[str, str] | None = 
     place.mkdir(exist_ok=True)
     original = inspect(plan.spec, folder, place)
     events: list[dict[str, Any]] = []
-    build_candidate(_request(data, folder, machine, original, cache, candidate.name,
-                             candidate.variant), events.append)  # fmt: skip
+    build_candidate(
+        _request(data, folder, machine, original, cache, candidate.name, candidate.variant),
+        events.append,
+    )
     steps = [Step.model_validate(e["record"]) for e in events if e["event"] == "step"]
     engine = next(e for e in events if e["event"] == "engine")
     entry = cache.get(engine["key"])
@@ -90,28 +98,44 @@ def build(folder: Path, data: dict[str, Any], files: Mapping[str, str] | None = 
     signature = original.signature(plan.spec)
     runner = candidate.backend.load(entry.folder / FORM, machine, signature)
     source = load_original(plan.spec, folder, signature)
-    return Built(steps, Step.model_validate(engine["record"]),
-                 CompiledModel(runner.run, signature), CompiledModel(source.run, signature),
-                 original, entry.folder / FORM)  # fmt: skip
+    return Built(
+        steps,
+        Step.model_validate(engine["record"]),
+        CompiledModel(runner.run, signature),
+        CompiledModel(source.run, signature),
+        original,
+        entry.folder / FORM,
+    )
 
 
 def _request(
-    data: dict[str, Any], folder: Path, machine: Machine, original: Original, cache: Cache,
-    name: str, variant: str,
-) -> dict[str, Any]:  # fmt: skip
+    data: dict[str, Any],
+    folder: Path,
+    machine: Machine,
+    original: Original,
+    cache: Cache,
+    name: str,
+    variant: str,
+) -> dict[str, Any]:
     loaded = load_spec_data(data, folder)
     assert loaded.spec is not None
     return {
         "spec": loaded.spec.model_dump(mode="json", by_alias=True, exclude_unset=True),
-        "base": str(folder), "cache": str(cache.root), "machine": dataclasses.asdict(machine),
-        "quantized": builder.quantized_source(loaded), "original": original.to_dict(),
-        "candidate": name, "variant": variant, "dump": None, "verify_each": True,
-    }  # fmt: skip
+        "base": str(folder),
+        "cache": str(cache.root),
+        "machine": dataclasses.asdict(machine),
+        "quantized": builder.quantized_source(loaded),
+        "original": original.to_dict(),
+        "candidate": name,
+        "variant": variant,
+        "dump": None,
+        "verify_each": True,
+    }
 
 
 def refused(
     folder: Path, data: dict[str, Any], files: Mapping[str, str] | None = None
-) -> MegacompileError:  # fmt: skip
+) -> MegacompileError:
     """The error that stops the candidate."""
     with pytest.raises(MegacompileError) as caught:
         build(folder, data, files)

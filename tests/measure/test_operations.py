@@ -111,9 +111,12 @@ def test_symbolic_sizes_are_set_and_sizes_the_graph_computes_are_followed(tmp_pa
         onnx.numpy_helper.from_array(np.array([-1]), "minus"),
     ]
     path = write(
-        tmp_path / "m.onnx", nodes, [("x", FLOAT, ["batch", "seq", 4])],
-        [("y", FLOAT, ["batch", 5])], [weight("w", 12, 5), *indices],
-    )  # fmt: skip
+        tmp_path / "m.onnx",
+        nodes,
+        [("x", FLOAT, ["batch", "seq", 4])],
+        [("y", FLOAT, ["batch", 5])],
+        [weight("w", 12, 5), *indices],
+    )
     found = count_onnx(path, {"batch": 2, "seq": 3})
     assert found.operations == 2 * 2 * 12 * 5
     assert found.io_bytes == 4 * (2 * 3 * 4 + 2 * 5)
@@ -126,20 +129,31 @@ def test_symbolic_sizes_are_set_and_sizes_the_graph_computes_are_followed(tmp_pa
         (("Gemm", {"transA": 1}), [(4, 3), (4, 5)], (3, 5), 2 * 3 * 4 * 5),
         (("Conv", {"group": 2}), [(1, 4, 8, 8), (6, 2, 3, 3)], (1, 6, 6, 6), 2 * 216 * 18),
         (("ConvTranspose", {}), [(1, 4, 8), (4, 6, 3)], (1, 6, 10), 2 * 32 * 18),
-        (("LSTM", {"hidden_size": 6}), [(5, 2, 3), (1, 24, 3), (1, 24, 6)], (5, 1, 2, 6),
-         2 * 10 * 24 * 9),
-        (("GRU", {"hidden_size": 6}), [(5, 2, 3), (1, 18, 3), (1, 18, 6)], (5, 1, 2, 6),
-         2 * 10 * 18 * 9),
+        (
+            ("LSTM", {"hidden_size": 6}),
+            [(5, 2, 3), (1, 24, 3), (1, 24, 6)],
+            (5, 1, 2, 6),
+            2 * 10 * 24 * 9,
+        ),
+        (
+            ("GRU", {"hidden_size": 6}),
+            [(5, 2, 3), (1, 18, 3), (1, 18, 6)],
+            (5, 1, 2, 6),
+            2 * 10 * 18 * 9,
+        ),
     ],
-)  # fmt: skip
+)
 def test_each_kind_of_product(tmp_path, node, shapes, output, expected):
     kind, attributes = node
     names = ["x", *(f"w{index}" for index in range(1, len(shapes)))]
     weights = [weight(name, *shape) for name, shape in zip(names[1:], shapes[1:], strict=True)]
     path = write(
-        tmp_path / "m.onnx", [helper.make_node(kind, names, ["y"], **attributes)],
-        [("x", FLOAT, shapes[0])], [("y", FLOAT, output)], weights,
-    )  # fmt: skip
+        tmp_path / "m.onnx",
+        [helper.make_node(kind, names, ["y"], **attributes)],
+        [("x", FLOAT, shapes[0])],
+        [("y", FLOAT, output)],
+        weights,
+    )
     found = count_onnx(path, {})
     assert found.operations == expected
     assert found.weight_bytes == 4 * sum(int(np.prod(shape)) for shape in shapes[1:])
@@ -147,10 +161,14 @@ def test_each_kind_of_product(tmp_path, node, shapes, output, expected):
 
 def test_external_weights_need_not_be_there(tmp_path):
     path = write(
-        tmp_path / "m.onnx", [helper.make_node("MatMul", ["x", "w"], ["y"])],
-        [("x", FLOAT, ["n", 512])], [("y", FLOAT, ["n", 64])], [weight("w", 512, 64)],
-        save_as_external_data=True, location="w.bin",
-    )  # fmt: skip
+        tmp_path / "m.onnx",
+        [helper.make_node("MatMul", ["x", "w"], ["y"])],
+        [("x", FLOAT, ["n", 512])],
+        [("y", FLOAT, ["n", 64])],
+        [weight("w", 512, 64)],
+        save_as_external_data=True,
+        location="w.bin",
+    )
     (tmp_path / "w.bin").unlink()
     found = count_onnx(path, {"n": 3})
     assert found.operations == 2 * 3 * 512 * 64
@@ -159,9 +177,12 @@ def test_external_weights_need_not_be_there(tmp_path):
 
 def test_a_lookup_counts_its_rows(tmp_path):
     path = write(
-        tmp_path / "m.onnx", [helper.make_node("Gather", ["w", "ids"], ["y"])],
-        [("ids", INT64, ["n"])], [("y", FLOAT, ["n", 64])], [weight("w", 1000, 64)],
-    )  # fmt: skip
+        tmp_path / "m.onnx",
+        [helper.make_node("Gather", ["w", "ids"], ["y"])],
+        [("ids", INT64, ["n"])],
+        [("y", FLOAT, ["n", 64])],
+        [weight("w", 1000, 64)],
+    )
     assert count_onnx(path, {"n": 3}).weight_bytes == 4 * 3 * 64
 
 
@@ -182,10 +203,12 @@ def branch(name, depth=0):
 def test_bodies_count_once_and_the_note_says_so(tmp_path):
     node = helper.make_node("If", ["flag"], ["y"], then_branch=branch("a"), else_branch=branch("b"))
     path = write(
-        tmp_path / "m.onnx", [node],
-        [("x", FLOAT, ["n", 4]), ("flag", onnx.TensorProto.BOOL, [])], [("y", FLOAT, [2, 5])],
+        tmp_path / "m.onnx",
+        [node],
+        [("x", FLOAT, ["n", 4]), ("flag", onnx.TensorProto.BOOL, [])],
+        [("y", FLOAT, [2, 5])],
         [weight("w", 4, 5)],
-    )  # fmt: skip
+    )
     found = count_onnx(path, {"n": 2})
     assert found.operations == 2 * (2 * 2 * 4 * 5)
     assert found.note == "2 nodes in bodies of If, Loop or Scan counted once"
@@ -198,9 +221,12 @@ def test_what_can_not_be_counted_is_named(tmp_path):
         helper.make_node("MatMul", ["m", "w"], ["y"]),
     ]
     path = write(
-        tmp_path / "m.onnx", nodes, [("x", FLOAT, ["n", 4])],
-        [("e", FLOAT, ["n", 5]), ("y", FLOAT, None)], [weight("w", 4, 5)],
-    )  # fmt: skip
+        tmp_path / "m.onnx",
+        nodes,
+        [("x", FLOAT, ["n", 4])],
+        [("e", FLOAT, ["n", 5]), ("y", FLOAT, None)],
+        [weight("w", 4, 5)],
+    )
     found = count_onnx(path, {"n": 2})
     assert found.operations == 0
     assert found.note == "not counted: 1 Einsum; 1 matrix products of unknown size not counted"
@@ -210,9 +236,12 @@ def test_a_long_chain_needs_no_deep_stack(tmp_path):
     count = 6000
     nodes = [helper.make_node("MatMul", [f"t{i}", "w"], [f"t{i + 1}"]) for i in range(count)]
     path = write(
-        tmp_path / "m.onnx", nodes, [("t0", FLOAT, ["n", 4])], [(f"t{count}", FLOAT, ["n", 4])],
+        tmp_path / "m.onnx",
+        nodes,
+        [("t0", FLOAT, ["n", 4])],
+        [(f"t{count}", FLOAT, ["n", 4])],
         [weight("w", 4, 4)],
-    )  # fmt: skip
+    )
     found = count_onnx(path, {"n": 2})
     assert found.operations == count * 2 * 2 * 4 * 4
     assert found.weight_bytes == 4 * 16

@@ -182,9 +182,21 @@ def test_tensors_of_any_dtype_are_scores_too():
 
 @pytest.mark.parametrize(
     "value",
-    [math.nan, math.inf, [], [1.0, math.nan], "0.5", None, True, {"a": 1}, [[1.0]], [[1], [1, 2]],
-     1j, ["0.5"]],
-)  # fmt: skip
+    [
+        math.nan,
+        math.inf,
+        [],
+        [1.0, math.nan],
+        "0.5",
+        None,
+        True,
+        {"a": 1},
+        [[1.0]],
+        [[1], [1, 2]],
+        1j,
+        ["0.5"],
+    ],
+)
 def test_a_value_that_is_no_metric_is_refused_by_name(value):
     with pytest.raises(DataError, match="recall@1"):
         metric_from(value, 10, name="recall@1")

@@ -55,6 +55,11 @@ def make_context(
             raise DataError(what="the spec has no calibration data")
         yield from calibration() if callable(calibration) else calibration
 
-    return PassContext(work=work, target_threads=2, seed=seed,
-                       traits=traits or Traits(backend="test"),
-                       calibration=samples, examples=examples)  # fmt: skip
+    return PassContext(
+        work=work,
+        target_threads=2,
+        seed=seed,
+        traits=traits or Traits(backend="test"),
+        calibration=samples,
+        examples=examples,
+    )

@@ -51,13 +51,17 @@ def make_eager(
 
 
 def assert_same(
-    model: Form, reference: Eager, atol: float = 1e-5, rtol: float = 1e-4,
+    model: Form,
+    reference: Eager,
+    atol: float = 1e-5,
+    rtol: float = 1e-4,
     sizes: list[dict[str, int]] | None = None,
-) -> None:  # fmt: skip
+) -> None:
     """Equal outputs at the smallest, typical and largest sizes (or given ones)."""
     dims = reference.signature.dims
-    wanted = sizes or [{n: getattr(d, which) for n, d in dims.items()}
-                       for which in ("min", "typical", "max")]  # fmt: skip
+    wanted = sizes or [
+        {n: getattr(d, which) for n, d in dims.items()} for which in ("min", "typical", "max")
+    ]
     for number, one in enumerate(wanted):
         feeds = example(reference.signature, one, seed=number + 10)
         fresh = reference.with_module(copy_module(reference.module))
@@ -89,10 +93,18 @@ class Untouched:
         self.state = {k: v.clone() for k, v in module.state_dict().items()}
 
     def snapshot(self) -> Any:
-        return [(name, one.training, list(one._forward_hooks), list(one._forward_pre_hooks),
-                 sorted(one.__dict__), [id(p) for p in one.parameters(recurse=False)],
-                 [p.requires_grad for p in one.parameters(recurse=False)])
-                for name, one in self.module.named_modules()]  # fmt: skip
+        return [
+            (
+                name,
+                one.training,
+                list(one._forward_hooks),
+                list(one._forward_pre_hooks),
+                sorted(one.__dict__),
+                [id(p) for p in one.parameters(recurse=False)],
+                [p.requires_grad for p in one.parameters(recurse=False)],
+            )
+            for name, one in self.module.named_modules()
+        ]
 
     def check(self) -> None:
         assert self.snapshot() == self.before
@@ -206,15 +218,17 @@ class Branch(nn.Module):
 
 def conv_net(typical: int = 1) -> Eager:
     """C15: a batch whose usual size is 1."""
-    net = nn.Sequential(nn.Conv2d(3, 8, 3, 2), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
-                        nn.Linear(8, 4))  # fmt: skip
+    net = nn.Sequential(
+        nn.Conv2d(3, 8, 3, 2), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 4)
+    )
     return make_eager(net, {"x": tensor("batch", 3, 32, 32)}, {"batch": dim(1, typical, 16)})
 
 
 def linear(width: int = 8, depth: int = 1) -> Eager:
     layers = [m for _ in range(depth) for m in (nn.Linear(width, width), nn.ReLU())][:-1]
-    return make_eager(nn.Sequential(*layers), {"x": tensor("batch", width)},
-                      {"batch": dim(1, 3, 8)})  # fmt: skip
+    return make_eager(
+        nn.Sequential(*layers), {"x": tensor("batch", width)}, {"batch": dim(1, 3, 8)}
+    )
 
 
 def frozen_norm() -> nn.Module:
@@ -239,5 +253,8 @@ class GroupedAttention(nn.Module):
 
 def grouped_attention(heads: int) -> Eager:
     q, kv = tensor("batch", 8, "seq", 16), tensor("batch", heads, "seq", 16)
-    return make_eager(GroupedAttention(heads), {"q": q, "k": kv, "v": kv},
-                      {"batch": dim(1, 2, 4), "seq": dim(2, 5, 9)})  # fmt: skip
+    return make_eager(
+        GroupedAttention(heads),
+        {"q": q, "k": kv, "v": kv},
+        {"batch": dim(1, 2, 4), "seq": dim(2, 5, 9)},
+    )

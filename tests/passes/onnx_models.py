@@ -31,12 +31,18 @@ def onnx_model(
 ) -> Onnx:
     """An ONNX form of a graph; `overridable` weights are graph inputs too."""
     dtype_of = helper.np_dtype_to_tensor_dtype
-    values = [helper.make_tensor_value_info(n, dtype_of(np.dtype(d)), list(s))
-              for n, (s, d) in inputs.items()]  # fmt: skip
-    values += [helper.make_tensor_value_info(n, dtype_of(weights[n].dtype), weights[n].shape)
-               for n in overridable]  # fmt: skip
-    results = [helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, list(s))
-               for n, s in outputs.items()]  # fmt: skip
+    values = [
+        helper.make_tensor_value_info(n, dtype_of(np.dtype(d)), list(s))
+        for n, (s, d) in inputs.items()
+    ]
+    values += [
+        helper.make_tensor_value_info(n, dtype_of(weights[n].dtype), weights[n].shape)
+        for n in overridable
+    ]
+    results = [
+        helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, list(s))
+        for n, s in outputs.items()
+    ]
     initializers = [numpy_helper.from_array(np.asarray(a), n) for n, a in weights.items()]
     graph = helper.make_graph(list(nodes), "graph", values, results, initializers)
     opsets = [helper.make_opsetid("", opset)]
@@ -51,15 +57,20 @@ def onnx_signature(inputs: Shapes, outputs: Sequence[str]) -> Signature:
     """Every symbolic size runs from 1 to 16."""
     names = {s for shape, _ in inputs.values() for s in shape if isinstance(s, str)}
     dims = {name: Dim(min=1, typical=4, max=16) for name in names}
-    tensors = {name: TensorInput.model_validate({"shape": list(shape), "dtype": dtype})
-               for name, (shape, dtype) in inputs.items()}  # fmt: skip
+    tensors = {
+        name: TensorInput.model_validate({"shape": list(shape), "dtype": dtype})
+        for name, (shape, dtype) in inputs.items()
+    }
     return Signature(tensors, dims, tuple(outputs), None, ("float32",) * len(outputs))
 
 
 def digest(folder: Path) -> dict[str, str]:
     """Hashes of all files of a folder: the source must be the same after a pass."""
-    return {str(p.relative_to(folder)): hashlib.sha256(p.read_bytes()).hexdigest()
-            for p in sorted(folder.rglob("*")) if p.is_file()}  # fmt: skip
+    return {
+        str(p.relative_to(folder)): hashlib.sha256(p.read_bytes()).hexdigest()
+        for p in sorted(folder.rglob("*"))
+        if p.is_file()
+    }
 
 
 def nodes_of(model: Onnx) -> list[onnx.NodeProto]:

@@ -26,9 +26,12 @@ DType = Literal["bfloat16", "float16"]
 
 
 def cast(
-    model: Eager, tmp_path: Path, dtype: DType = "float16",
-    data: Iterable[Feeds] | None = None, **options: Any,
-) -> Result[Exported]:  # fmt: skip
+    model: Eager,
+    tmp_path: Path,
+    dtype: DType = "float16",
+    data: Iterable[Feeds] | None = None,
+    **options: Any,
+) -> Result[Exported]:
     context = make_context(tmp_path, model.signature, data)
     exported = Export().run(model, context).model
     before = exported.size_bytes()
@@ -104,10 +107,13 @@ class Mask(nn.Module):
 @pytest.mark.parametrize("masked", [True, False])
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_a_mask_out_of_range(dtype: DType, masked: bool, tmp_path: Path) -> None:
-    model = make_eager(Mask(), {"scores": tensor("batch", 4), "keep": tensor("batch", 4)},
-                       {"batch": dim(1, 3, 8)})  # fmt: skip
-    feeds = {"scores": np.random.default_rng(0).standard_normal((3, 4)).astype(np.float32),
-             "keep": np.array([[1, 1, 0, 0], [1] * 4, [0] * 4], np.float32)}  # fmt: skip
+    model = make_eager(
+        Mask(), {"scores": tensor("batch", 4), "keep": tensor("batch", 4)}, {"batch": dim(1, 3, 8)}
+    )
+    feeds = {
+        "scores": np.random.default_rng(0).standard_normal((3, 4)).astype(np.float32),
+        "keep": np.array([[1, 1, 0, 0], [1] * 4, [0] * 4], np.float32),
+    }
     seen = feeds if masked else {**feeds, "keep": np.ones((3, 4), np.float32)}
     result = cast(model, tmp_path, dtype, [seen])
     assert any("stays in float32" in note for note in result.notes)
@@ -123,10 +129,15 @@ class MaskedAttention(nn.Module):
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_a_mask_out_of_range_into_attention(dtype: DType, tmp_path: Path) -> None:
-    model = make_eager(MaskedAttention(), {"q": tensor("batch", 4, 8), "keep": tensor("batch", 4)},
-                       {"batch": dim(1, 3, 8)})  # fmt: skip
-    feeds = {"q": np.random.default_rng(0).standard_normal((2, 4, 8)).astype(np.float32),
-             "keep": np.array([[1, 1, 0, 0], [1] * 4], np.float32)}  # fmt: skip
+    model = make_eager(
+        MaskedAttention(),
+        {"q": tensor("batch", 4, 8), "keep": tensor("batch", 4)},
+        {"batch": dim(1, 3, 8)},
+    )
+    feeds = {
+        "q": np.random.default_rng(0).standard_normal((2, 4, 8)).astype(np.float32),
+        "keep": np.array([[1, 1, 0, 0], [1] * 4], np.float32),
+    }
     result = cast(model, tmp_path, dtype, [feeds])
     got, expected = result.model.run(feeds)["output"], model.run(feeds)["output"]
     np.testing.assert_allclose(got, expected, atol=3e-2)

@@ -44,9 +44,13 @@ def two_layers(tmp_path: Path) -> Onnx:
         node("MatMul", ["c", "V"], ["d"], "second"),
         node("Softmax", ["d"], ["y"], "softmax"),
     ]
-    return onnx_model(tmp_path, nodes, {"x": (["batch", 64], "float32")}, {"y": ["batch", 64]},
-                      {"W": random(64, 96) / 8, "b": random(96), "V": random(96, 64) / 8},
-                      )  # fmt: skip
+    return onnx_model(
+        tmp_path,
+        nodes,
+        {"x": (["batch", 64], "float32")},
+        {"y": ["batch", 64]},
+        {"W": random(64, 96) / 8, "b": random(96), "V": random(96, 64) / 8},
+    )
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -82,13 +86,20 @@ def test_float16_on_a_cpu_is_said_to_be_emulated(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_convolutions(tmp_path: Path, dtype: str) -> None:
-    nodes = [node("Constant", [], ["W"], value=numpy_helper.from_array(random(8, 3, 3, 3))),
-             node("Conv", ["x", "W", "b"], ["a"]), node("Relu", ["a"], ["c"]),
-             node("MaxPool", ["c"], ["d"], kernel_shape=[2, 2]),
-             node("ConvTranspose", ["d", "T"], ["y"])]  # fmt: skip
-    model = onnx_model(tmp_path, nodes, {"x": (["n", 3, 8, 8], "float32")},
-                       {"y": ["n", 4, "h", "w"]}, {"T": random(8, 4, 2, 2), "b": random(8)},
-                       )  # fmt: skip
+    nodes = [
+        node("Constant", [], ["W"], value=numpy_helper.from_array(random(8, 3, 3, 3))),
+        node("Conv", ["x", "W", "b"], ["a"]),
+        node("Relu", ["a"], ["c"]),
+        node("MaxPool", ["c"], ["d"], kernel_shape=[2, 2]),
+        node("ConvTranspose", ["d", "T"], ["y"]),
+    ]
+    model = onnx_model(
+        tmp_path,
+        nodes,
+        {"x": (["n", 3, 8, 8], "float32")},
+        {"y": ["n", 4, "h", "w"]},
+        {"T": random(8, 4, 2, 2), "b": random(8)},
+    )
     result = cast(model, tmp_path, dtype)
     assert result.sites.changed == 2
     assert operators(result.model).count("Cast") == 2
@@ -112,12 +123,20 @@ def test_selector_without_match(tmp_path: Path) -> None:
 
 
 def test_squares_that_overflow_stay_in_float32(tmp_path: Path) -> None:
-    nodes = [node("MatMul", ["x", "W"], ["a"], "linear"),
-             node("Mul", ["a", "a"], ["s"], "square"),
-             node("ReduceMean", ["s"], ["m"], axes=[-1]), node("Sqrt", ["m"], ["r"]),
-             node("Div", ["a", "r"], ["y"])]  # fmt: skip
-    model = onnx_model(tmp_path, nodes, {"x": (["n", 64], "float32")}, {"y": ["n", 64]},
-                       {"W": np.eye(64, dtype=F32)})  # fmt: skip
+    nodes = [
+        node("MatMul", ["x", "W"], ["a"], "linear"),
+        node("Mul", ["a", "a"], ["s"], "square"),
+        node("ReduceMean", ["s"], ["m"], axes=[-1]),
+        node("Sqrt", ["m"], ["r"]),
+        node("Div", ["a", "r"], ["y"]),
+    ]
+    model = onnx_model(
+        tmp_path,
+        nodes,
+        {"x": (["n", 64], "float32")},
+        {"y": ["n", 64]},
+        {"W": np.eye(64, dtype=F32)},
+    )
     data = [{"x": random(2, 64) * 300}]
     result = cast(model, tmp_path, "float16", data)
     assert result.sites.changed == 1
@@ -139,12 +158,20 @@ def test_products_that_overflow_stay_in_float32(tmp_path: Path) -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_mask_sentinel(tmp_path: Path, dtype: str) -> None:
     lowest = np.finfo(F32).min
-    nodes = [node("MatMul", ["q", "K"], ["s"]), node("Sub", ["one", "keep"], ["drop"]),
-             node("Mul", ["drop", "lowest"], ["m"], "mask"), node("Add", ["s", "m"], ["a"]),
-             node("Softmax", ["a"], ["y"])]  # fmt: skip
-    model = onnx_model(tmp_path, nodes, {"q": ([3, 8], "float32"), "keep": ([3, 4], "float32")},
-                       {"y": [3, 4]}, {"K": random(8, 4), "one": np.array(1, F32),
-                                       "lowest": np.array(lowest, F32)})  # fmt: skip
+    nodes = [
+        node("MatMul", ["q", "K"], ["s"]),
+        node("Sub", ["one", "keep"], ["drop"]),
+        node("Mul", ["drop", "lowest"], ["m"], "mask"),
+        node("Add", ["s", "m"], ["a"]),
+        node("Softmax", ["a"], ["y"]),
+    ]
+    model = onnx_model(
+        tmp_path,
+        nodes,
+        {"q": ([3, 8], "float32"), "keep": ([3, 4], "float32")},
+        {"y": [3, 4]},
+        {"K": random(8, 4), "one": np.array(1, F32), "lowest": np.array(lowest, F32)},
+    )
     result = cast(model, tmp_path, dtype)
     assert "lowest" in " ".join(result.notes)
     keep = np.array([[1, 1, 0, 0], [1, 1, 1, 1], [0, 0, 0, 0]], F32)
@@ -157,11 +184,18 @@ def test_mask_sentinel(tmp_path: Path, dtype: str) -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("keep", [None, ["emb"]])
 def test_tied_weight(tmp_path: Path, dtype: str, keep: list[str] | None) -> None:
-    nodes = [node("Gather", ["W", "ids"], ["e"], "emb"),
-             node("LayerNormalization", ["e", "g"], ["n"]),
-             node("Gemm", ["n", "W"], ["y"], "head", transB=1)]  # fmt: skip
-    model = onnx_model(tmp_path, nodes, {"ids": (["seq"], "int64")}, {"y": ["seq", 128]},
-                       {"W": random(128, 64), "g": np.ones(64, F32)})  # fmt: skip
+    nodes = [
+        node("Gather", ["W", "ids"], ["e"], "emb"),
+        node("LayerNormalization", ["e", "g"], ["n"]),
+        node("Gemm", ["n", "W"], ["y"], "head", transB=1),
+    ]
+    model = onnx_model(
+        tmp_path,
+        nodes,
+        {"ids": (["seq"], "int64")},
+        {"y": ["seq", 128]},
+        {"W": random(128, 64), "g": np.ones(64, F32)},
+    )
     result = cast(model, tmp_path, dtype, keep=keep)
     assert result.model.parameters() == model.parameters() + (128 * 64 if keep else 0)
     assert ("16448" in " ".join(result.notes)) == bool(keep)
@@ -174,10 +208,17 @@ def test_bodies_are_left_alone(tmp_path: Path, dtype: str) -> None:
     other = helper.make_tensor_value_info("e", onnx.TensorProto.FLOAT, None)
     then = helper.make_graph([node("MatMul", ["a", "W"], ["t"], "inner")], "t", [], [out])
     orelse = helper.make_graph([node("Identity", ["a"], ["e"])], "e", [], [other])
-    nodes = [node("MatMul", ["x", "W"], ["a"], "outer"),
-             node("If", ["c"], ["y"], then_branch=then, else_branch=orelse)]  # fmt: skip
-    model = onnx_model(tmp_path, nodes, {"x": (["n", 64], "float32"), "c": ([1], "bool")},
-                       {"y": ["n", 64]}, {"W": random(64, 64) / 8})  # fmt: skip
+    nodes = [
+        node("MatMul", ["x", "W"], ["a"], "outer"),
+        node("If", ["c"], ["y"], then_branch=then, else_branch=orelse),
+    ]
+    model = onnx_model(
+        tmp_path,
+        nodes,
+        {"x": (["n", 64], "float32"), "c": ([1], "bool")},
+        {"y": ["n", 64]},
+        {"W": random(64, 64) / 8},
+    )
     result = cast(model, tmp_path, dtype)
     assert result.sites.skipped[0][0] == "inner"
     for condition in (True, False):
@@ -187,16 +228,23 @@ def test_bodies_are_left_alone(tmp_path: Path, dtype: str) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_nothing_to_cast(tmp_path: Path, dtype: str) -> None:
-    model = onnx_model(tmp_path, [node("Relu", ["x"], ["y"])], {"x": (["n", 4], "float32")},
-                       {"y": ["n", 4]}, {})  # fmt: skip
+    model = onnx_model(
+        tmp_path, [node("Relu", ["x"], ["y"])], {"x": (["n", 4], "float32")}, {"y": ["n", 4]}, {}
+    )
     with pytest.raises(PassError, match="0 of 0"):
         cast(model, tmp_path, dtype)
 
 
 def test_overridable_weight_stays_an_input(tmp_path: Path) -> None:
     nodes = [node("MatMul", ["x", "W"], ["a"]), node("MatMul", ["a", "V"], ["y"])]
-    model = onnx_model(tmp_path, nodes, {"x": (["n", 16], "float32")}, {"y": ["n", 16]},
-                       {"W": random(16, 16), "V": random(16, 16)}, ["W"])  # fmt: skip
+    model = onnx_model(
+        tmp_path,
+        nodes,
+        {"x": (["n", 16], "float32")},
+        {"y": ["n", 16]},
+        {"W": random(16, 16), "V": random(16, 16)},
+        ["W"],
+    )
     result = cast(model, tmp_path, "float16")
     feeds = {"x": random(3, 16)}
     assert cosine(model, result.model, feeds) > 0.999
@@ -205,8 +253,12 @@ def test_overridable_weight_stays_an_input(tmp_path: Path) -> None:
 
 
 def test_norm_alone_names_the_square(tmp_path: Path) -> None:
-    nodes = [node("Mul", ["x", "x"], ["s"], "square"), node("ReduceMean", ["s"], ["m"], axes=[-1]),
-             node("Sqrt", ["m"], ["r"]), node("Div", ["x", "r"], ["y"])]  # fmt: skip
+    nodes = [
+        node("Mul", ["x", "x"], ["s"], "square"),
+        node("ReduceMean", ["s"], ["m"], axes=[-1]),
+        node("Sqrt", ["m"], ["r"]),
+        node("Div", ["x", "r"], ["y"]),
+    ]
     model = onnx_model(tmp_path, nodes, {"x": (["n", 64], "float32")}, {"y": ["n", 64]}, {})
     with pytest.raises(PassError, match="square: 's' reaches"):
         cast(model, tmp_path, "float16", [{"x": random(2, 64) * 300}])
@@ -214,7 +266,12 @@ def test_norm_alone_names_the_square(tmp_path: Path) -> None:
 
 def test_quantized_model_is_refused(tmp_path: Path) -> None:
     nodes = [node("DequantizeLinear", ["W", "s"], ["w"]), node("MatMul", ["x", "w"], ["y"])]
-    model = onnx_model(tmp_path, nodes, {"x": (["n", 8], "float32")}, {"y": ["n", 8]},
-                       {"W": np.ones((8, 8), np.int8), "s": np.array(0.1, F32)})  # fmt: skip
+    model = onnx_model(
+        tmp_path,
+        nodes,
+        {"x": (["n", 8], "float32")},
+        {"y": ["n", 8]},
+        {"W": np.ones((8, 8), np.int8), "s": np.array(0.1, F32)},
+    )
     with pytest.raises(PassError, match="quantized"):
         cast(model, tmp_path, "float16")

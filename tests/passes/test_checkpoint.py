@@ -43,10 +43,14 @@ def share(form: Training, recipe: Recipe) -> float:
 
 @pytest.mark.parametrize(
     ("options", "expected"),
-    [({"every": 1}, BLOCKS), ({"every": 2}, BLOCKS[::2]), ({"every": 4}, ["blocks.0", "blocks.4"]),
-     ({"blocks": "blocks.*"}, BLOCKS), ({"blocks": ["blocks.[12]", "blocks.5"]},
-                                        ["blocks.1", "blocks.2", "blocks.5"])],
-)  # fmt: skip
+    [
+        ({"every": 1}, BLOCKS),
+        ({"every": 2}, BLOCKS[::2]),
+        ({"every": 4}, ["blocks.0", "blocks.4"]),
+        ({"blocks": "blocks.*"}, BLOCKS),
+        ({"blocks": ["blocks.[12]", "blocks.5"]}, ["blocks.1", "blocks.2", "blocks.5"]),
+    ],
+)
 def test_named_and_every(tmp_path: Path, options: Any, expected: list[str]) -> None:
     form = make_form()
     untouched = Untouched(form.module)
@@ -72,8 +76,10 @@ def test_training_is_the_same(tmp_path: Path, policy: Any) -> None:
 
 def test_keeping_matrix_products_needs_more_memory_than_keeping_nothing(tmp_path: Path) -> None:
     form = make_form(batch_size=64)
-    all_again, some = (share(form, run(tmp_path, form, every=1, policy=policy).model.recipe)
-                       for policy in ("all", "keep-matmul"))  # fmt: skip
+    all_again, some = (
+        share(form, run(tmp_path, form, every=1, policy=policy).model.recipe)
+        for policy in ("all", "keep-matmul")
+    )
     assert all_again < some < 1
 
 
@@ -140,8 +146,16 @@ def test_blocks_inside_blocks_are_candidates_and_exclusive(tmp_path: Path) -> No
     result = run(tmp_path, form, memory=0.6)
     names = chosen(result)
     assert {c.block for c in result.model.recipe.costs} == {
-        "layers.0", "layers.0.a", "layers.0.b", "layers.1", "layers.1.a", "layers.1.b",
-        "layers.2", "layers.2.a", "layers.2.b"}  # fmt: skip
+        "layers.0",
+        "layers.0.a",
+        "layers.0.b",
+        "layers.1",
+        "layers.1.a",
+        "layers.1.b",
+        "layers.2",
+        "layers.2.a",
+        "layers.2.b",
+    }
     assert not any(a != b and a.startswith(f"{b}.") for a in names for b in names)
     assert share(form, result.model.recipe) <= 0.6
 
@@ -158,16 +172,22 @@ class TestRefusals:
         assert share(form, run(tmp_path, form, memory=least).model.recipe) <= least
 
     def test_a_budget_that_is_met_already(self, tmp_path: Path) -> None:
-        form = make_form(batch_size=128, recipe=Recipe(
-            checkpoints=tuple(Checkpoint(module=n) for n in BLOCKS[:4])))  # fmt: skip
+        form = make_form(
+            batch_size=128,
+            recipe=Recipe(checkpoints=tuple(Checkpoint(module=n) for n in BLOCKS[:4])),
+        )
         with pytest.raises(PassError, match="within the memory budget already"):
             run(tmp_path, form, memory=0.95)
 
     @pytest.mark.parametrize(
         ("options", "message"),
-        [({}, "is needed"), ({"every": 2, "memory": 0.5}, "every and memory"),
-         ({"memory": 1.5}, "less than 1"), ({"memory": 0.5, "policy": "none"}, "policy")],
-    )  # fmt: skip
+        [
+            ({}, "is needed"),
+            ({"every": 2, "memory": 0.5}, "every and memory"),
+            ({"memory": 1.5}, "less than 1"),
+            ({"memory": 0.5, "policy": "none"}, "policy"),
+        ],
+    )
     def test_options_that_do_not_fit(self, options: dict[str, Any], message: str) -> None:
         with pytest.raises(ValidationError, match=message):
             CheckpointBlocks(**options)

@@ -83,8 +83,9 @@ def test_a_memory_budget_is_measured(tmp_path: Path) -> None:
     result = run(tmp_path, form, memory=0.5)
     assert result.model.recipe.compile.activation_memory_budget == 0.5
     text = next(note for note in result.notes if "with the budget" in note)
-    with_budget, without = (float(word) for word in text.replace(",", "").split()
-                            if word.replace(".", "").isdigit())  # fmt: skip
+    with_budget, without = (
+        float(word) for word in text.replace(",", "").split() if word.replace(".", "").isdigit()
+    )
     assert 0 < with_budget < without
 
 
@@ -97,8 +98,11 @@ def test_less_budget_that_needs_more_memory_is_said(
 
     peaks = {0.2: 90, None: 100, 0.6: 70}
     counted = {"graphs": 1, "graph_breaks": 0, "recompilations": 0, "reasons": []}
-    monkeypatch.setattr(compile_step, "_try", lambda _, form: (
-        counted, peaks[form.recipe.compile.activation_memory_budget]))  # fmt: skip
+    monkeypatch.setattr(
+        compile_step,
+        "_try",
+        lambda _, form: (counted, peaks[form.recipe.compile.activation_memory_budget]),
+    )
     notes = run(tmp_path, make_form(), memory=0.2).notes
     assert "is not reached" in notes[1]
     assert "0.6 needs" in notes[2]

@@ -44,8 +44,11 @@ def test_ties_are_kept(make: object, tmp_path: Path) -> None:
 def test_a_size_as_an_int_is_not_baked(tmp_path: Path) -> None:
     mean = make_eager(models.Mean(), {"x": tensor(2, "width")}, {"width": dim(2, 8, 32)})
     models.assert_same(export(mean, tmp_path), mean)
-    positions = make_eager(models.Positions(), {"x": tensor("batch", "time", 1)},
-                           {"batch": dim(1, 2, 4), "time": dim(1, 7, 9)})  # fmt: skip
+    positions = make_eager(
+        models.Positions(),
+        {"x": tensor("batch", "time", 1)},
+        {"batch": dim(1, 2, 4), "time": dim(1, 7, 9)},
+    )
     models.assert_same(export(positions, tmp_path), positions)
 
 
@@ -76,8 +79,9 @@ def test_a_narrowed_dim_is_refused(tmp_path: Path) -> None:
 
 
 def test_equal_typical_sizes_are_not_taken_for_one(tmp_path: Path) -> None:
-    model = make_eager(nn.Softmax(-1), {"x": tensor("a", "b")},
-                       {"a": dim(1, 4, 9), "b": dim(1, 4, 9)})  # fmt: skip
+    model = make_eager(
+        nn.Softmax(-1), {"x": tensor("a", "b")}, {"a": dim(1, 4, 9), "b": dim(1, 4, 9)}
+    )
     exported = export(model, tmp_path)
     models.assert_same(exported, model, sizes=[{"a": 3, "b": 8}, {"a": 1, "b": 1}])
 
@@ -99,8 +103,11 @@ def test_grouped_query_attention(heads: int, tmp_path: Path) -> None:
 
 
 def test_recurrent_state_follows_the_batch(tmp_path: Path) -> None:
-    gru = make_eager(nn.GRU(20, 20, batch_first=True), {"input": tensor("batch", "seq", 20)},
-                     {"batch": dim(1, 1, 4), "seq": dim(2, 5, 9)})  # fmt: skip
+    gru = make_eager(
+        nn.GRU(20, 20, batch_first=True),
+        {"input": tensor("batch", "seq", 20)},
+        {"batch": dim(1, 1, 4), "seq": dim(2, 5, 9)},
+    )
     models.assert_same(export(gru, tmp_path), gru)
 
 

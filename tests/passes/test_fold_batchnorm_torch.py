@@ -119,8 +119,7 @@ class Shared(nn.Module):
 @both
 @pytest.mark.parametrize("make", [Read, Shared])
 def test_other_readers(make: Callable[[], nn.Module], fold: Fold, tmp_path: Path) -> None:
-    model = make_eager(statistics(make()), {"x": tensor("batch", 3, 8, 8)},
-                       {"batch": dim(1, 2, 4)})  # fmt: skip
+    model = make_eager(statistics(make()), {"x": tensor("batch", 3, 8, 8)}, {"batch": dim(1, 2, 4)})
     _, result = fold(model, tmp_path)
     models.assert_same(result.model, model)
     if fold is exported:

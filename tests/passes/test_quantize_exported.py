@@ -70,8 +70,10 @@ def test_loads_in_a_fresh_process(tmp_path: Path) -> None:
     folder = tmp_path / "saved"
     folder.mkdir()
     result.model.save(folder)
-    code = ("from pathlib import Path; from megacompile.forms import Exported;"
-            f"Exported.load(Path({str(folder)!r}), None)")  # fmt: skip
+    code = (
+        "from pathlib import Path; from megacompile.forms import Exported;"
+        f"Exported.load(Path({str(folder)!r}), None)"
+    )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=100)
 
 
@@ -181,8 +183,9 @@ def test_recurrent_layers_are_listed_as_not_quantized(tmp_path: Path) -> None:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return self.head(self.gru(x)[0])
 
-    model = make_eager(Tagger(), {"x": tensor("batch", "seq", 20)},
-                       {"batch": dim(1, 2, 4), "seq": dim(2, 5, 9)})  # fmt: skip
+    model = make_eager(
+        Tagger(), {"x": tensor("batch", "seq", 20)}, {"batch": dim(1, 2, 4), "seq": dim(2, 5, 9)}
+    )
     _, result = quantize(model, tmp_path, method="dynamic")
     assert result.sites.skipped == [("gru", "recurrent operators stay in float")]
     check(model, result)

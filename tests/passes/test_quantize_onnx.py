@@ -34,10 +34,19 @@ def random(*shape: int) -> np.ndarray:
 
 
 def two_layers(tmp_path: Path, **options: object) -> Onnx:
-    nodes = [node("MatMul", ["x", "W"], ["a"], "first"), node("Relu", ["a"], ["b"], "relu"),
-             node("MatMul", ["b", "V"], ["y"], "second")]  # fmt: skip
-    return onnx_model(tmp_path, nodes, {"x": (["batch", 32], "float32")}, {"y": ["batch", 32]},
-                      {"W": random(32, 64), "V": random(64, 32)}, **options)  # type: ignore[arg-type]  # fmt: skip
+    nodes = [
+        node("MatMul", ["x", "W"], ["a"], "first"),
+        node("Relu", ["a"], ["b"], "relu"),
+        node("MatMul", ["b", "V"], ["y"], "second"),
+    ]
+    return onnx_model(
+        tmp_path,
+        nodes,
+        {"x": (["batch", 32], "float32")},
+        {"y": ["batch", 32]},
+        {"W": random(32, 64), "V": random(64, 32)},
+        **options,
+    )  # type: ignore[arg-type]
 
 
 def rows(count: int = 8, width: int = 32) -> list[dict[str, np.ndarray]]:
@@ -83,8 +92,11 @@ def test_kept_nodes(tmp_path: Path, method: str, selector: str) -> None:
     ctx = make_context(tmp_path, model.signature, rows())
     result = QuantizeOnnx(method=method, keep=[selector]).run(model, ctx)
     assert result.sites.skipped == [("second", "named by `keep`")]
-    floats = {t.name for t in onnxfile.weights(onnxfile.read(result.model.path)).values()
-              if t.data_type == onnx.TensorProto.FLOAT and len(t.dims) == 2}  # fmt: skip
+    floats = {
+        t.name
+        for t in onnxfile.weights(onnxfile.read(result.model.path)).values()
+        if t.data_type == onnx.TensorProto.FLOAT and len(t.dims) == 2
+    }
     assert floats == {"V"}
 
 
@@ -99,10 +111,17 @@ def test_selector_without_match(tmp_path: Path, selector: str) -> None:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_gemm_is_kept_by_its_own_name(tmp_path: Path, method: str) -> None:
-    nodes = [node("Gemm", ["x", "W", "b"], ["a"], "linear", transB=1),
-             node("MatMul", ["a", "V"], ["y"])]  # fmt: skip
-    model = onnx_model(tmp_path, nodes, {"x": (["batch", 32], "float32")}, {"y": ["batch", 32]},
-                       {"W": random(64, 32), "b": random(64), "V": random(64, 32)})  # fmt: skip
+    nodes = [
+        node("Gemm", ["x", "W", "b"], ["a"], "linear", transB=1),
+        node("MatMul", ["a", "V"], ["y"]),
+    ]
+    model = onnx_model(
+        tmp_path,
+        nodes,
+        {"x": (["batch", 32], "float32")},
+        {"y": ["batch", 32]},
+        {"W": random(64, 32), "b": random(64), "V": random(64, 32)},
+    )
     ctx = make_context(tmp_path, model.signature, rows())
     result = QuantizeOnnx(method=method, keep=["linear"]).run(model, ctx)
     assert (result.sites.matched, result.sites.changed) == (2, 1)
@@ -117,8 +136,13 @@ def test_bodies_share_one_weight(tmp_path: Path, method: str) -> None:
         return helper.make_graph([node("MatMul", ["x", "W"], [name])], name, [], [out])
 
     nodes = [node("If", ["c"], ["y"], then_branch=branch("t"), else_branch=branch("e"))]
-    model = onnx_model(tmp_path, nodes, {"x": (["batch", 64], "float32"), "c": ([], "bool")},
-                       {"y": ["batch", 64]}, {"W": random(64, 64)})  # fmt: skip
+    model = onnx_model(
+        tmp_path,
+        nodes,
+        {"x": (["batch", 64], "float32"), "c": ([], "bool")},
+        {"y": ["batch", 64]},
+        {"W": random(64, 64)},
+    )
     result = QuantizeOnnx(method=method).run(model, make_context(tmp_path))
     assert (result.sites.matched, result.sites.changed) == (2, 2)
     assert result.model.parameters() == 64 * 64
@@ -129,9 +153,13 @@ def test_bodies_share_one_weight(tmp_path: Path, method: str) -> None:
 
 def test_per_channel_keeps_small_columns_alive(tmp_path: Path) -> None:
     scales = np.logspace(-3, 1, 32).astype(F32)
-    model = onnx_model(tmp_path, [node("MatMul", ["x", "W"], ["y"])],
-                       {"x": (["batch", 64], "float32")}, {"y": ["batch", 32]},
-                       {"W": random(64, 32) * scales})  # fmt: skip
+    model = onnx_model(
+        tmp_path,
+        [node("MatMul", ["x", "W"], ["y"])],
+        {"x": (["batch", 64], "float32")},
+        {"y": ["batch", 32]},
+        {"W": random(64, 32) * scales},
+    )
     for method in ("dynamic", "weight-only"):
         result = QuantizeOnnx(method=method).run(model, make_context(tmp_path))
         got = result.model.run({"x": random(16, 64)})["y"]
@@ -143,10 +171,13 @@ def tied(tmp_path: Path, head: str) -> Onnx:
     if head == "Gemm":
         nodes += [node("Gemm", ["e", "W"], ["y"], "head", transB=1)]
     else:
-        nodes += [node("Transpose", ["W"], ["WT"], perm=[1, 0]),
-                  node("MatMul", ["e", "WT"], ["y"], "head")]  # fmt: skip
-    return onnx_model(tmp_path, nodes, {"ids": (["seq"], "int64")}, {"y": ["seq", 128]},
-                      {"W": random(128, 64)})  # fmt: skip
+        nodes += [
+            node("Transpose", ["W"], ["WT"], perm=[1, 0]),
+            node("MatMul", ["e", "WT"], ["y"], "head"),
+        ]
+    return onnx_model(
+        tmp_path, nodes, {"ids": (["seq"], "int64")}, {"y": ["seq", 128]}, {"W": random(128, 64)}
+    )
 
 
 @pytest.mark.parametrize("head", ["Gemm", "MatMul"])
@@ -176,9 +207,13 @@ def test_weight_only_keeps_a_tie_with_what_is_kept(tmp_path: Path) -> None:
 @pytest.mark.parametrize("per_channel", [True, False])
 def test_weight_only_embedding(tmp_path: Path, per_channel: bool) -> None:
     nodes = [node("Gather", ["E", "ids"], ["e"]), node("MatMul", ["e", "W"], ["y"])]
-    model = onnx_model(tmp_path, nodes, {"ids": (["batch", "seq"], "int64")},
-                       {"y": ["batch", "seq", 16]}, {"E": random(100, 32), "W": random(32, 16)},
-                       )  # fmt: skip
+    model = onnx_model(
+        tmp_path,
+        nodes,
+        {"ids": (["batch", "seq"], "int64")},
+        {"y": ["batch", "seq", 16]},
+        {"E": random(100, 32), "W": random(32, 16)},
+    )
     quantize = QuantizeOnnx(method="weight-only", per_channel=per_channel)
     result = quantize.run(model, make_context(tmp_path))
     assert result.sites.changed == 2
@@ -194,10 +229,18 @@ def test_masks_do_not_wreck_the_range(tmp_path: Path, mask: float) -> None:
         node("Softmax", ["a"], ["p"], "softmax"),
         node("MatMul", ["p", "v"], ["y"]),
     ]
-    shapes = {"q": (["batch", 8, 16], "float32"), "k": (["batch", 16, 8], "float32"),
-              "v": (["batch", 8, 16], "float32")}  # fmt: skip
-    model = onnx_model(tmp_path, nodes, shapes, {"y": ["batch", 8, 16]},
-                       {"M": np.triu(np.full((8, 8), mask, F32), 1)})  # fmt: skip
+    shapes = {
+        "q": (["batch", 8, 16], "float32"),
+        "k": (["batch", 16, 8], "float32"),
+        "v": (["batch", 8, 16], "float32"),
+    }
+    model = onnx_model(
+        tmp_path,
+        nodes,
+        shapes,
+        {"y": ["batch", 8, 16]},
+        {"M": np.triu(np.full((8, 8), mask, F32), 1)},
+    )
 
     def sample(size: int) -> dict[str, np.ndarray]:
         return {"q": random(size, 8, 16) / 4, "k": random(size, 16, 8), "v": random(size, 8, 16)}
@@ -210,13 +253,20 @@ def test_masks_do_not_wreck_the_range(tmp_path: Path, mask: float) -> None:
 
 
 def test_mask_that_is_an_input(tmp_path: Path) -> None:
-    nodes = [node("MatMul", ["q", "K"], ["s"]), node("Add", ["s", "bias"], ["b"], "bias"),
-             node("Add", ["b", "mask"], ["a"], "add"), node("Softmax", ["a"], ["p"], "softmax"),
-             node("MatMul", ["p", "V"], ["y"])]  # fmt: skip
-    model = onnx_model(tmp_path, nodes,
-                       {"q": (["n", 8, 16], "float32"), "mask": (["n", 8, 8], "float32")},
-                       {"y": ["n", 8, 16]}, {"K": random(16, 8) / 4, "V": random(8, 16),
-                                             "bias": random(8)})  # fmt: skip
+    nodes = [
+        node("MatMul", ["q", "K"], ["s"]),
+        node("Add", ["s", "bias"], ["b"], "bias"),
+        node("Add", ["b", "mask"], ["a"], "add"),
+        node("Softmax", ["a"], ["p"], "softmax"),
+        node("MatMul", ["p", "V"], ["y"]),
+    ]
+    model = onnx_model(
+        tmp_path,
+        nodes,
+        {"q": (["n", 8, 16], "float32"), "mask": (["n", 8, 8], "float32")},
+        {"y": ["n", 8, 16]},
+        {"K": random(16, 8) / 4, "V": random(8, 16), "bias": random(8)},
+    )
 
     def sample(size: int) -> dict[str, np.ndarray]:
         mask = np.where(RNG.random((size, 8, 8)) < 0.3, F32(-1e4), F32(0))
@@ -242,11 +292,14 @@ def test_outlier_in_calibration_is_named_and_clipped(tmp_path: Path) -> None:
     assert samples[7]["x"][1, 3] == 4000
 
 
-@pytest.mark.parametrize(("samples", "message"), [
-    ([], "empty"),
-    ([{"z": np.ones((1, 32), F32)}], "lacks input 'x'"),
-    ([{"x": np.full((1, 32), np.nan, F32)}], "not finite"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("samples", "message"),
+    [
+        ([], "empty"),
+        ([{"z": np.ones((1, 32), F32)}], "lacks input 'x'"),
+        ([{"x": np.full((1, 32), np.nan, F32)}], "not finite"),
+    ],
+)
 def test_unusable_calibration(
     tmp_path: Path, samples: list[dict[str, np.ndarray]], message: str
 ) -> None:
@@ -275,8 +328,9 @@ def test_overridable_weight_stays_an_input(tmp_path: Path, method: str) -> None:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_nothing_to_quantize(tmp_path: Path, method: str) -> None:
-    model = onnx_model(tmp_path, [node("Relu", ["x"], ["y"])], {"x": (["n", 4], "float32")},
-                       {"y": ["n", 4]}, {})  # fmt: skip
+    model = onnx_model(
+        tmp_path, [node("Relu", ["x"], ["y"])], {"x": (["n", 4], "float32")}, {"y": ["n", 4]}, {}
+    )
     ctx = make_context(tmp_path, model.signature, rows(2, 4))
     with pytest.raises(PassError, match="0 of 0"):
         QuantizeOnnx(method=method).run(model, ctx)
@@ -294,14 +348,20 @@ def test_quantized_twice(tmp_path: Path, method: str) -> None:
 @pytest.mark.parametrize("method", ["static", "weight-only"])
 def test_convolutions_of_an_old_opset_with_constant_nodes(tmp_path: Path, method: str) -> None:
     weight = numpy_helper.from_array(random(8, 3, 3, 3))
-    nodes = [node("Constant", [], ["W"], value=weight),
-             node("Conv", ["x", "W"], ["a"], pads=[1, 1, 1, 1]),
-             node("Clip", ["a", "low", "high"], ["b"]),
-             node("ConvTranspose", ["b", "T"], ["y"])]  # fmt: skip
-    model = onnx_model(tmp_path, nodes, {"x": (["n", 3, 8, 8], "float32")},
-                       {"y": ["n", 4, "h", "w"]},
-                       {"T": random(8, 4, 2, 2), "low": np.array(-9, F32),
-                        "high": np.array(9, F32)}, opset=11)  # fmt: skip
+    nodes = [
+        node("Constant", [], ["W"], value=weight),
+        node("Conv", ["x", "W"], ["a"], pads=[1, 1, 1, 1]),
+        node("Clip", ["a", "low", "high"], ["b"]),
+        node("ConvTranspose", ["b", "T"], ["y"]),
+    ]
+    model = onnx_model(
+        tmp_path,
+        nodes,
+        {"x": (["n", 3, 8, 8], "float32")},
+        {"y": ["n", 4, "h", "w"]},
+        {"T": random(8, 4, 2, 2), "low": np.array(-9, F32), "high": np.array(9, F32)},
+        opset=11,
+    )
     samples = [{"x": random(2, 3, 8, 8)} for _ in range(8)]
     result = QuantizeOnnx(method=method).run(model, make_context(tmp_path, None, samples))
     assert result.sites.changed == 2, result.sites
@@ -310,9 +370,13 @@ def test_convolutions_of_an_old_opset_with_constant_nodes(tmp_path: Path, method
 
 
 def test_dynamic_leaves_convolutions(tmp_path: Path) -> None:
-    model = onnx_model(tmp_path, [node("Conv", ["x", "W"], ["y"])],
-                       {"x": (["n", 3, 8, 8], "float32")}, {"y": ["n", 4, 6, 6]},
-                       {"W": random(4, 3, 3, 3)})  # fmt: skip
+    model = onnx_model(
+        tmp_path,
+        [node("Conv", ["x", "W"], ["y"])],
+        {"x": (["n", 3, 8, 8], "float32")},
+        {"y": ["n", 4, 6, 6]},
+        {"W": random(4, 3, 3, 3)},
+    )
     with pytest.raises(PassError, match="0 of 1") as caught:
         QuantizeOnnx(method="dynamic").run(model, make_context(tmp_path))
     assert "static" in str(caught.value)
@@ -336,21 +400,33 @@ def test_int8_activations_behind_a_transpose_open_at_any_opset(tmp_path: Path, o
     nodes = [
         node("QuantizeLinear", ["x", "s", "z"], ["q"]),
         node("DequantizeLinear", ["q", "s", "z"], ["d"]),
-        node("Transpose", ["d"], ["t"], perm=[0, 2, 1]), node("Reshape", ["t", "shape"], ["r"]),
-        node("DequantizeLinear", ["w", "v", "z0"], ["wd"]), node("MatMul", ["r", "wd"], ["m"]),
+        node("Transpose", ["d"], ["t"], perm=[0, 2, 1]),
+        node("Reshape", ["t", "shape"], ["r"]),
+        node("DequantizeLinear", ["w", "v", "z0"], ["wd"]),
+        node("MatMul", ["r", "wd"], ["m"]),
         node("MatMul", ["m", "wd"], ["y"]),
-    ]  # fmt: skip
+    ]
     weight = RNG.integers(-127, 128, (8, 8), np.int8)
-    values = {"s": F32(0.1), "z": np.int8(3), "w": weight, "v": F32(0.01), "z0": np.int8(0),
-              "shape": np.array([0, 8], np.int64)}  # fmt: skip
+    values = {
+        "s": F32(0.1),
+        "z": np.int8(3),
+        "w": weight,
+        "v": F32(0.01),
+        "z0": np.int8(0),
+        "shape": np.array([0, 8], np.int64),
+    }
     graph = helper.make_graph(
-        nodes, "g", [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["batch", 2, 4])],
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["batch", 2, 4])],
         [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, ["batch", 8])],
         [numpy_helper.from_array(np.asarray(array), name) for name, array in values.items()],
-    )  # fmt: skip
+    )
     path = tmp_path / "model.onnx"
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)],
-                                ir_version=10), path)  # fmt: skip
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10),
+        path,
+    )
     x = random(3, 2, 4)
     got = onnxfile.open_session(path).run({"x": x}, ["y"])["y"]
     inner = (np.clip(np.rint(x / 0.1) + 3, -128, 127) - 3) * 0.1

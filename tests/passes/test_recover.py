@@ -120,18 +120,30 @@ def world(tmp_path: Path) -> tuple[Eager, PassContext]:
 
 
 def recover(**options: Any) -> dict[str, Any]:
-    return {"batches": "data.py:batches", "steps": 60, "batch_size": 64,
-            "optimizer": {"adamw": {"lr": 1e-2, "weight_decay": 0.0}}, **options}  # fmt: skip
+    return {
+        "batches": "data.py:batches",
+        "steps": 60,
+        "batch_size": 64,
+        "optimizer": {"adamw": {"lr": 1e-2, "weight_decay": 0.0}},
+        **options,
+    }
 
 
 def probe(model: Eager) -> Feeds:
     return example(model.signature, {"batch": 200}, seed=5)
 
 
-@pytest.mark.parametrize("distill", [
-    {}, {"loss": "cosine"}, {"loss": "kl", "temperature": 2.0},
-    {"hidden": ["blocks.*"], "weight": 0.5}, {"weight": 0, "hidden": ["norm", "head"]},
-], ids=["mse", "cosine", "kl", "hidden", "hidden-alone"])  # fmt: skip
+@pytest.mark.parametrize(
+    "distill",
+    [
+        {},
+        {"loss": "cosine"},
+        {"loss": "kl", "temperature": 2.0},
+        {"hidden": ["blocks.*"], "weight": 0.5},
+        {"weight": 0, "hidden": ["norm", "head"]},
+    ],
+    ids=["mse", "cosine", "kl", "hidden", "hidden-alone"],
+)
 def test_distillation_brings_the_answers_back(
     world: tuple[Eager, PassContext], distill: dict[str, Any]
 ) -> None:
@@ -162,8 +174,9 @@ def test_shared_parameters_stay_shared(world: tuple[Eager, PassContext]) -> None
     assert found.parameters() == shared.parameters() < original.parameters()
     assert found.module.blocks[0][0].weight is found.module.blocks[1][0].weight  # type: ignore
     feeds = probe(original)
-    assert cosine(found.run(feeds), original.run(feeds)) > cosine(shared.run(feeds),
-                                                                  original.run(feeds))  # fmt: skip
+    assert cosine(found.run(feeds), original.run(feeds)) > cosine(
+        shared.run(feeds), original.run(feeds)
+    )
 
 
 @pytest.mark.parametrize(
@@ -221,10 +234,16 @@ def test_an_interrupted_run_goes_on_and_ends_as_if_it_had_not_been(
     world: tuple[Eager, PassContext], tmp_path: Path
 ) -> None:
     original, context = world
-    options = RecoverEager(**recover(
-        distill={}, steps=30, sampling="loss-weighted", checkpoint_seconds=0,
-        masking={"input": "x", "share": 0.2}, accumulate=2,
-    ))  # fmt: skip
+    options = RecoverEager(
+        **recover(
+            distill={},
+            steps=30,
+            sampling="loss-weighted",
+            checkpoint_seconds=0,
+            masking={"input": "x", "share": 0.2},
+            accumulate=2,
+        )
+    )
     whole = options.run(spoiled(original), context).model.run(probe(original))
 
     def stop(done: int, total: int, note: str) -> None:
@@ -240,10 +259,12 @@ def test_an_interrupted_run_goes_on_and_ends_as_if_it_had_not_been(
     weights = names[1] / "tensors.safetensors"
     weights.write_bytes(weights.read_bytes()[:-7])
     again = options.run(spoiled(original), replace(context, resume=resume))
-    np.testing.assert_allclose(again.model.run(probe(original))["logits"], whole["logits"],
-                               rtol=1e-5, atol=1e-6)  # fmt: skip
-    assert any("continued after step 15" in note and "checkpoint-16" in note
-               for note in again.notes)  # fmt: skip
+    np.testing.assert_allclose(
+        again.model.run(probe(original))["logits"], whole["logits"], rtol=1e-5, atol=1e-6
+    )
+    assert any(
+        "continued after step 15" in note and "checkpoint-16" in note for note in again.notes
+    )
     assert again.recovery is not None
     assert len(again.recovery.losses) == 30
 
@@ -262,9 +283,9 @@ def test_the_range_test_finds_a_rate_and_puts_everything_back(
 
 def test_masking_replaces_a_share_and_keeps_special_values() -> None:
     batch = {"x": torch.arange(10_000).reshape(100, 100) % 10, "y": torch.zeros(100)}
-    choice = RecoverEager(**recover(
-        distill={}, masking={"input": "x", "share": 0.3, "value": 99, "keep": [0, 1]}
-    )).masking  # fmt: skip
+    choice = RecoverEager(
+        **recover(distill={}, masking={"input": "x", "share": 0.3, "value": 99, "keep": [0, 1]})
+    ).masking
     assert choice is not None
     found = recovery_data.masked(batch, choice, torch.Generator().manual_seed(0))
     changed = found["x"] != batch["x"]
@@ -321,8 +342,15 @@ def test_accumulation_is_the_mean_of_its_pieces(world: tuple[Eager, PassContext]
     sgd = {"sgd": {"lr": 0.1}}
     outputs = []
     for size, pieces in ((240, 1), (60, 4)):
-        options = recover(distill={}, steps=1, batch_size=size, accumulate=pieces, optimizer=sgd,
-                          held_out=0.0625, clip_norm=None)  # fmt: skip
+        options = recover(
+            distill={},
+            steps=1,
+            batch_size=size,
+            accumulate=pieces,
+            optimizer=sgd,
+            held_out=0.0625,
+            clip_norm=None,
+        )
         outputs.append(RecoverEager(**options).run(spoiled(original), context).model)
     # 240 samples are trained on: one batch of all, or four pieces of it. The scale of `mse` is
     # the batch's own, which differs a little between pieces.
@@ -332,22 +360,28 @@ def test_accumulation_is_the_mean_of_its_pieces(world: tuple[Eager, PassContext]
     assert np.abs(a - b).max() < 0.1 * moved
 
 
-@pytest.mark.parametrize(("options", "words"), [
-    ({"distill": {"hidden": ["block.*"]}}, "matches nothing"),
-    ({"distill": {"mask": "gates"}}, "'gates', which no batch has"),
-    ({"distill": {"outputs": ["logit"]}}, "matches nothing"),
-    ({"task": {"labels": "labels"}}, "'labels', which no batch has"),
-    ({"task": {"labels": "x"}}, "don't fit the logits"),
-    ({"task": {"labels": "label", "output": "logit"}}, "which is no output"),
-    ({"task": {"loss": "data.py:broken"}}, "no scalar tensor"),
-    ({"distill": {}, "freeze": ["*"]}, "no parameter to train"),
-    ({"distill": {}, "masking": {"input": "z", "share": 0.1}}, "'z', which no batch has"),
-    ({"distill": {}, "batches": "data.py:other_names"}, "no entry 'x'"),
-    ({"distill": {}, "batches": "data.py:one"}, "none can be held out"),
-    ({"distill": {}, "batches": "data.py:infinite"}, "the loss is nan"),
-    ({"distill": {}, "clip_activations": {"modules": ["bloks"], "limit": 1}}, "matches nothing"),
-    ({"distill": {}, "optimizer": {"sgd": {"lr": 1e-12}}}, "made nothing better"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"distill": {"hidden": ["block.*"]}}, "matches nothing"),
+        ({"distill": {"mask": "gates"}}, "'gates', which no batch has"),
+        ({"distill": {"outputs": ["logit"]}}, "matches nothing"),
+        ({"task": {"labels": "labels"}}, "'labels', which no batch has"),
+        ({"task": {"labels": "x"}}, "don't fit the logits"),
+        ({"task": {"labels": "label", "output": "logit"}}, "which is no output"),
+        ({"task": {"loss": "data.py:broken"}}, "no scalar tensor"),
+        ({"distill": {}, "freeze": ["*"]}, "no parameter to train"),
+        ({"distill": {}, "masking": {"input": "z", "share": 0.1}}, "'z', which no batch has"),
+        ({"distill": {}, "batches": "data.py:other_names"}, "no entry 'x'"),
+        ({"distill": {}, "batches": "data.py:one"}, "none can be held out"),
+        ({"distill": {}, "batches": "data.py:infinite"}, "the loss is nan"),
+        (
+            {"distill": {}, "clip_activations": {"modules": ["bloks"], "limit": 1}},
+            "matches nothing",
+        ),
+        ({"distill": {}, "optimizer": {"sgd": {"lr": 1e-12}}}, "made nothing better"),
+    ],
+)
 def test_what_does_not_fit_is_named(
     world: tuple[Eager, PassContext], options: dict[str, Any], words: str
 ) -> None:
@@ -365,19 +399,22 @@ def test_a_model_that_lost_nothing_is_refused(world: tuple[Eager, PassContext]) 
         RecoverEager(**recover(distill={})).run(original.copy(), context)
 
 
-@pytest.mark.parametrize(("options", "words"), [
-    ({}, "nothing to learn from"),
-    ({"distill": {}, "epochs": 1, "steps": 1}, "exactly one of"),
-    ({"distill": {"temperature": 2}}, "for loss: kl"),
-    ({"distill": {"weight": 0}}, "nothing to learn"),
-    ({"task": {"loss": "a.py:b", "labels": "y"}}, "not both"),
-    ({"task": {"loss": "a.py:b", "label_smoothing": 0.1}}, "belongs to `labels`"),
-    ({"task": {"loss": "a.py:b"}, "sampling": "loss-weighted"}, "loss per sample"),
-    ({"distill": {}, "schedule": "constant", "periods": 2}, "schedule: cosine"),
-    ({"distill": {}, "quantize": {}, "dropout": True}, "without dropout"),
-    ({"distill": {}, "clip_activations": {"modules": ["a"]}}, "exactly one of"),
-    ({"distill": {}, "validate_with": "a.py:b"}, "name one of them"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({}, "nothing to learn from"),
+        ({"distill": {}, "epochs": 1, "steps": 1}, "exactly one of"),
+        ({"distill": {"temperature": 2}}, "for loss: kl"),
+        ({"distill": {"weight": 0}}, "nothing to learn"),
+        ({"task": {"loss": "a.py:b", "labels": "y"}}, "not both"),
+        ({"task": {"loss": "a.py:b", "label_smoothing": 0.1}}, "belongs to `labels`"),
+        ({"task": {"loss": "a.py:b"}, "sampling": "loss-weighted"}, "loss per sample"),
+        ({"distill": {}, "schedule": "constant", "periods": 2}, "schedule: cosine"),
+        ({"distill": {}, "quantize": {}, "dropout": True}, "without dropout"),
+        ({"distill": {}, "clip_activations": {"modules": ["a"]}}, "exactly one of"),
+        ({"distill": {}, "validate_with": "a.py:b"}, "name one of them"),
+    ],
+)
 def test_options_that_contradict_each_other(options: dict[str, Any], words: str) -> None:
     given = {"batches": "a.py:b", **({} if "epochs" in options else {"steps": 5}), **options}
     with pytest.raises(ValidationError, match=words):
@@ -395,9 +432,12 @@ def test_quantization_aware_training_beats_quantizing_at_four_bits(
         error = 1 - cosine(run(probe(original)), original.run(probe(original)))
         return {"error": {"value": error, "higher_is_better": False}}
 
-    options = recover(distill={"hidden": ["blocks.1"], "hidden_weight": 0.01}, steps=300,
-                      optimizer={"adamw": {"lr": 3e-3, "weight_decay": 0.0}},
-                      quantize={"bits": 4, "per_channel": False})  # fmt: skip
+    options = recover(
+        distill={"hidden": ["blocks.1"], "hidden_weight": 0.01},
+        steps=300,
+        optimizer={"adamw": {"lr": 3e-3, "weight_decay": 0.0}},
+        quantize={"bits": 4, "per_channel": False},
+    )
     found = RecoverQuantized(**options).run(original, replace(context, evaluate=evaluate))
     untouched.check()
     assert found.recovery is not None
@@ -412,21 +452,28 @@ def test_quantization_aware_training_beats_quantizing_at_four_bits(
             yield {"x": row[None]}
 
     plain = QuantizeExported(method="static", bits=4, per_channel=False, symmetric=False)
-    ptq = plain.run(Export().run(original, context).model,
-                    make_context(context.work, original.signature, calibration))  # fmt: skip
+    ptq = plain.run(
+        Export().run(original, context).model,
+        make_context(context.work, original.signature, calibration),
+    )
     feeds = probe(original)
     errors = [1 - cosine(one.model.run(feeds), original.run(feeds)) for one in (ptq, found)]
     assert errors[1] < errors[0] / 1.5, errors
     weights = [v for v in found.model.program.state_dict.values() if v.dtype == torch.int8]
-    weights += [v for v in found.model.program.constants.values()
-                if isinstance(v, torch.Tensor) and v.dtype == torch.int8]  # fmt: skip
+    weights += [
+        v
+        for v in found.model.program.constants.values()
+        if isinstance(v, torch.Tensor) and v.dtype == torch.int8
+    ]
     assert len(weights) == 5
     assert all(int(v.min()) >= -8 and int(v.max()) <= 7 for v in weights)
     assert found.sites.changed == 5
     assert list(found.model.run(feeds)) == ["logits"], "hidden states are not part of the model"
     for batch in (1, 3, 512):
         assert found.model.run(example(original.signature, {"batch": batch}))["logits"].shape == (
-            batch, CLASSES)  # fmt: skip
+            batch,
+            CLASSES,
+        )
 
 
 def test_what_shall_stay_in_float_does(world: tuple[Eager, PassContext]) -> None:
@@ -449,9 +496,13 @@ class Convolutions(nn.Module):
         return self.head(torch.relu(self.norm(self.first(x))).mean((2, 3)))
 
 
-@pytest.mark.parametrize(("freeze", "trained"), [
-    ([], 8 * 3 * 9 + 8 + 8 * CLASSES + CLASSES), (["head.*"], 8 * 3 * 9 + 8),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("freeze", "trained"),
+    [
+        ([], 8 * 3 * 9 + 8 + 8 * CLASSES + CLASSES),
+        (["head.*"], 8 * 3 * 9 + 8),
+    ],
+)
 def test_what_normalization_was_folded_into_is_trained_too(
     tmp_path: Path, freeze: list[str], trained: int
 ) -> None:
@@ -460,11 +511,13 @@ def test_what_normalization_was_folded_into_is_trained_too(
         ".standard_normal((64, 3, 8, 8)).astype(np.float32)}\n"
     )
     torch.manual_seed(0)
-    model = make_eager(Convolutions(), {"x": tensor("batch", 3, 8, 8)},
-                       {"batch": dim(1, 4, 64)}, ["logits"])  # fmt: skip
+    model = make_eager(
+        Convolutions(), {"x": tensor("batch", 3, 8, 8)}, {"batch": dim(1, 4, 64)}, ["logits"]
+    )
     (tmp_path / "steps").mkdir()
-    context = replace(make_context(tmp_path / "steps", model.signature), base=tmp_path,
-                      original=lambda: model)  # fmt: skip
+    context = replace(
+        make_context(tmp_path / "steps", model.signature), base=tmp_path, original=lambda: model
+    )
     options = recover(distill={}, steps=5, batch_size=16, quantize={}, freeze=freeze)
     found = RecoverQuantized(**options).run(model, context)
     assert found.recovery is not None

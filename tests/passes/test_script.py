@@ -84,8 +84,9 @@ class Python(nn.Module):
 
 
 def test_what_does_not_compile_is_traced(tmp_path: Path) -> None:
-    model = make_eager(Python(), {"inp": tensor("batch", 4), "flag": constant(False)},
-                       {"batch": dim(1, 2, 4)})  # fmt: skip
+    model = make_eager(
+        Python(), {"inp": tensor("batch", 4), "flag": constant(False)}, {"batch": dim(1, 2, 4)}
+    )
     result = script(model, tmp_path)
     assert result.notes[0] == "traced"
     models.assert_same(result.model, model)
@@ -105,9 +106,11 @@ def test_when_neither_works_both_reasons_are_given(tmp_path: Path) -> None:
 
 
 def test_recurrent_state_follows_the_batch(tmp_path: Path) -> None:
-    model = make_eager(nn.LSTM(20, 16, 2, batch_first=True, bidirectional=True),
-                       {"input": tensor("batch", "seq", 20)},
-                       {"batch": dim(1, 1, 4), "seq": dim(2, 5, 9)})  # fmt: skip
+    model = make_eager(
+        nn.LSTM(20, 16, 2, batch_first=True, bidirectional=True),
+        {"input": tensor("batch", "seq", 20)},
+        {"batch": dim(1, 1, 4), "seq": dim(2, 5, 9)},
+    )
     made = script(model, tmp_path).model
     models.assert_same(made, model, sizes=[{"batch": 3, "seq": 9}, {"batch": 1, "seq": 2}])
 

@@ -140,8 +140,10 @@ def test_the_tie_survives_copies_and_files(tmp_path: Path) -> None:
 def test_blocks_that_compute_other_things_are_not_shared(tmp_path: Path) -> None:
     model = eager(Stack(4, scales=(1.0, 0.5, 1.0, 0.5)))
     result = share(model, tmp_path, every=2)
-    assert result.notes[0] in ("blocks.0 = blocks.2; blocks.1 = blocks.3",
-                               "blocks.1 = blocks.3; blocks.0 = blocks.2")  # fmt: skip
+    assert result.notes[0] in (
+        "blocks.0 = blocks.2; blocks.1 = blocks.3",
+        "blocks.1 = blocks.3; blocks.0 = blocks.2",
+    )
     with pytest.raises(PassError, match="can't share parameters") as caught:
         share(model, tmp_path, groups=[["blocks.0", "blocks.1"]])
     assert "0.5" in str(caught.value.got)
@@ -247,8 +249,10 @@ class TestValues:
         model = eager(Stack(2))
         inputs: dict[int, Any] = {}
         original: Any = model.module
-        handles = [b.register_forward_hook(lambda m, a, o, i=i: inputs.update({i: (a[0], o)}))
-                   for i, b in enumerate(original.blocks)]  # fmt: skip
+        handles = [
+            b.register_forward_hook(lambda m, a, o, i=i: inputs.update({i: (a[0], o)}))
+            for i, b in enumerate(original.blocks)
+        ]
         model.run(example(model.signature, {"batch": 8}, 99))  # not among the samples
         for handle in handles:
             handle.remove()
@@ -256,9 +260,13 @@ class TestValues:
         def error(init: str) -> float:
             module: Any = share(model, tmp_path, every=2, init=init).model.module
             with torch.no_grad():
-                return sum(float((block(inputs[i][0]) - inputs[i][1]).square().sum()
-                                 / inputs[i][1].square().sum())
-                           for i, block in enumerate(module.blocks))  # fmt: skip
+                return sum(
+                    float(
+                        (block(inputs[i][0]) - inputs[i][1]).square().sum()
+                        / inputs[i][1].square().sum()
+                    )
+                    for i, block in enumerate(module.blocks)
+                )
 
         errors = {init: error(init) for init in ("first", "mean", "least-squares")}
         assert errors["least-squares"] < 0.8 * min(errors["first"], errors["mean"]), errors
@@ -279,15 +287,23 @@ class TestValues:
             for at, source in enumerate((chosen[0], chosen[0], chosen[1], chosen[1])):
                 blocks[at].load_state_dict(original.blocks[source].state_dict())
             got = [tried.run(one) for one in feeds]
-            return float(np.mean([sum(((g[n] - w[n]) ** 2).sum() for n in w)
-                                  / sum((w[n] ** 2).sum() for n in w)
-                                  for g, w in zip(got, wanted, strict=True)]))  # fmt: skip
+            return float(
+                np.mean(
+                    [
+                        sum(((g[n] - w[n]) ** 2).sum() for n in w)
+                        / sum((w[n] ** 2).sum() for n in w)
+                        for g, w in zip(got, wanted, strict=True)
+                    ]
+                )
+            )
 
         result = share(model, tmp_path, every=2, init="nearest")
         module: Any = result.model.module
         weights = [block.up.weight for block in original.blocks]
-        first, second = (next(i for i, w in enumerate(weights) if torch.equal(w, block.up.weight))
-                         for block in (module.blocks[0], module.blocks[2]))  # fmt: skip
+        first, second = (
+            next(i for i, w in enumerate(weights) if torch.equal(w, block.up.weight))
+            for block in (module.blocks[0], module.blocks[2])
+        )
         assert first == 1
         assert error((first, second)) <= min(error((0, second)), error((first, 5 - second)))
         assert error((first, second)) < error((0, 2))
@@ -308,7 +324,8 @@ class TestIdentical:
         module.blocks[2].load_state_dict(module.blocks[0].state_dict())
         with torch.no_grad():
             module.blocks[2].up.weight[0, 0] = torch.nextafter(
-                module.blocks[2].up.weight[0, 0], torch.tensor(9.0))  # fmt: skip
+                module.blocks[2].up.weight[0, 0], torch.tensor(9.0)
+            )
         untouched = Untouched(module)
         result = share(model, tmp_path, mode="identical")
         shared: Any = result.model.module
@@ -340,11 +357,14 @@ class TestIdentical:
 class TestRefusals:
     @pytest.mark.parametrize(
         ("options", "message"),
-        [({"mode": "group"}, "needs one of"), ({"mode": "group", "every": 1}, "greater than"),
-         ({"mode": "group", "every": 2, "groups": [["a"]]}, "not both"),
-         ({"mode": "identical", "every": 2}, "takes no `every`"),
-         ({"mode": "identical", "init": "mean"}, "takes no `init`")],
-    )  # fmt: skip
+        [
+            ({"mode": "group"}, "needs one of"),
+            ({"mode": "group", "every": 1}, "greater than"),
+            ({"mode": "group", "every": 2, "groups": [["a"]]}, "not both"),
+            ({"mode": "identical", "every": 2}, "takes no `every`"),
+            ({"mode": "identical", "init": "mean"}, "takes no `init`"),
+        ],
+    )
     def test_options_that_do_not_fit(self, options: dict[str, Any], message: str) -> None:
         with pytest.raises(ValidationError, match=message):
             ShareParametersEager(**options)

@@ -35,8 +35,9 @@ def calibration():
 """
 SHARE = {"share-parameters": {"mode": "group", "every": 4}}
 ONE = 131_968  # parameters of one of these blocks
-STATIC, DYNAMIC, WEIGHTS = ({"quantize": {"method": m}} for m in
-                            ("static", "dynamic", "weight-only"))  # fmt: skip
+STATIC, DYNAMIC, WEIGHTS = (
+    {"quantize": {"method": m}} for m in ("static", "dynamic", "weight-only")
+)
 ENGINES = {
     "onnxruntime": ("onnxruntime", [], 4),
     "onnxruntime-simplify": ("onnxruntime", ["to-onnx", "simplify"], 4),
@@ -63,10 +64,13 @@ def test_every_engine_stores_one_block(case: str, tmp_path: Path) -> None:
         pytest.importorskip("openvino")
     if any("quantize" in p for p in passes):
         pytest.importorskip("nncf")
-    data = world.spec(inputs={"x": world.tensor("batch", 10, 128)}, backends=[backend],
-                      dims={"batch": world.dim(1, 2, 4)}, passes=[SHARE, *passes],
-                      data={"calibration": {"python": "model.py:calibration", "samples": 8}},
-                      )  # fmt: skip
+    data = world.spec(
+        inputs={"x": world.tensor("batch", 10, 128)},
+        backends=[backend],
+        dims={"batch": world.dim(1, 2, 4)},
+        passes=[SHARE, *passes],
+        data={"calibration": {"python": "model.py:calibration", "samples": 8}},
+    )
     built = world.build(tmp_path, data, {"model.py": MODEL})
     assert built.original.parameters == 4 * ONE
     size = sum(f.stat().st_size for f in built.folder.rglob("*") if f.is_file())

@@ -38,8 +38,13 @@ def foldable(tmp_path: Path) -> Onnx:
         node("Cast", ["n"], ["f"], to=1),
         node("Mul", ["b", "f"], ["y"]),
     ]
-    return onnx_model(tmp_path, nodes, {"x": (["batch", 8], "float32")}, {"y": ["batch", 16]},
-                      {"W": weight(16, 8), "zero": np.array(0)})  # fmt: skip
+    return onnx_model(
+        tmp_path,
+        nodes,
+        {"x": (["batch", 8], "float32")},
+        {"y": ["batch", 16]},
+        {"W": weight(16, 8), "zero": np.array(0)},
+    )
 
 
 def test_fewer_nodes_same_numbers_source_untouched(tmp_path: Path) -> None:
@@ -68,9 +73,13 @@ def test_interface_survives(tmp_path: Path) -> None:
 
 
 def test_nothing_to_do_says_so(tmp_path: Path) -> None:
-    model = onnx_model(tmp_path, [node("MatMul", ["x", "W"], ["y"])],
-                       {"x": (["batch", 8], "float32")}, {"y": ["batch", 4]},
-                       {"W": weight(8, 4)})  # fmt: skip
+    model = onnx_model(
+        tmp_path,
+        [node("MatMul", ["x", "W"], ["y"])],
+        {"x": (["batch", 8], "float32")},
+        {"y": ["batch", 4]},
+        {"W": weight(8, 4)},
+    )
     result = SimplifyOnnx().run(model, make_context(tmp_path))
     assert result.model is model
     assert result.sites.changed == 0
@@ -78,10 +87,19 @@ def test_nothing_to_do_says_so(tmp_path: Path) -> None:
 
 
 def test_tied_weight_stays_one(tmp_path: Path) -> None:
-    nodes = [node("Gather", ["W", "ids"], ["e"]), node("Transpose", ["W"], ["WT"], perm=[1, 0]),
-             node("Identity", ["e"], ["i"]), node("MatMul", ["i", "WT"], ["y"])]  # fmt: skip
-    model = onnx_model(tmp_path, nodes, {"ids": ([1, "seq"], "int64")}, {"y": [1, "seq", 512]},
-                       {"W": weight(512, 64)})  # fmt: skip
+    nodes = [
+        node("Gather", ["W", "ids"], ["e"]),
+        node("Transpose", ["W"], ["WT"], perm=[1, 0]),
+        node("Identity", ["e"], ["i"]),
+        node("MatMul", ["i", "WT"], ["y"]),
+    ]
+    model = onnx_model(
+        tmp_path,
+        nodes,
+        {"ids": ([1, "seq"], "int64")},
+        {"y": [1, "seq", 512]},
+        {"W": weight(512, 64)},
+    )
     result = SimplifyOnnx().run(model, make_context(tmp_path))
     assert result.model.parameters() == 512 * 64
     assert result.model.size_bytes() <= 1.1 * model.size_bytes()
@@ -93,29 +111,52 @@ def test_tied_weight_stays_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize("side", [2048, 30_000])
 def test_nothing_large_is_materialised(tmp_path: Path, kind: str, side: int) -> None:
     inputs = ["s"] if kind == "ConstantOfShape" else ["r", "s"]
-    nodes = [node(kind, inputs, ["c"]), node("Identity", ["c"], ["i"]),
-             node("Add", ["i", "x"], ["y"])]  # fmt: skip
-    model = onnx_model(tmp_path, nodes, {"x": ([side, side], "float32")}, {"y": [side, side]},
-                       {"r": weight(1, 1), "s": np.array([side, side])})  # fmt: skip
+    nodes = [
+        node(kind, inputs, ["c"]),
+        node("Identity", ["c"], ["i"]),
+        node("Add", ["i", "x"], ["y"]),
+    ]
+    model = onnx_model(
+        tmp_path,
+        nodes,
+        {"x": ([side, side], "float32")},
+        {"y": [side, side]},
+        {"r": weight(1, 1), "s": np.array([side, side])},
+    )
     result = SimplifyOnnx().run(model, make_context(tmp_path))
     assert result.model.size_bytes() < 10_000
 
 
 def test_large_intermediate_is_not_computed(tmp_path: Path) -> None:
-    nodes = [node("ConstantOfShape", ["s"], ["c"]), node("ReduceSum", ["c"], ["r"], keepdims=0),
-             node("Identity", ["r"], ["i"]), node("Add", ["i", "x"], ["y"])]  # fmt: skip
-    model = onnx_model(tmp_path, nodes, {"x": (["n"], "float32")}, {"y": ["n"]},
-                       {"s": np.array([40_000, 40_000])})  # fmt: skip
+    nodes = [
+        node("ConstantOfShape", ["s"], ["c"]),
+        node("ReduceSum", ["c"], ["r"], keepdims=0),
+        node("Identity", ["r"], ["i"]),
+        node("Add", ["i", "x"], ["y"]),
+    ]
+    model = onnx_model(
+        tmp_path, nodes, {"x": (["n"], "float32")}, {"y": ["n"]}, {"s": np.array([40_000, 40_000])}
+    )
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     SimplifyOnnx().run(model, make_context(tmp_path))
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 2**20  # kB: 1 of 6.4 GB
 
 
 def test_overridable_initializer_stays_an_input(tmp_path: Path) -> None:
-    nodes = [node("Mul", ["x", "K"], ["a"]), node("Mul", ["K", "two"], ["b"]),
-             node("Identity", ["b"], ["i"]), node("Add", ["a", "i"], ["y"])]  # fmt: skip
-    model = onnx_model(tmp_path, nodes, {"x": (["n"], "float32")}, {"y": ["n"]},
-                       {"K": np.array([2], F32), "two": np.array([2], F32)}, ["K"])  # fmt: skip
+    nodes = [
+        node("Mul", ["x", "K"], ["a"]),
+        node("Mul", ["K", "two"], ["b"]),
+        node("Identity", ["b"], ["i"]),
+        node("Add", ["a", "i"], ["y"]),
+    ]
+    model = onnx_model(
+        tmp_path,
+        nodes,
+        {"x": (["n"], "float32")},
+        {"y": ["n"]},
+        {"K": np.array([2], F32), "two": np.array([2], F32)},
+        ["K"],
+    )
     result = SimplifyOnnx().run(model, make_context(tmp_path))
     assert result.sites.changed == 1
     feeds = {"x": np.ones(1, F32)}
@@ -125,21 +166,40 @@ def test_overridable_initializer_stays_an_input(tmp_path: Path) -> None:
 
 def test_old_files_list_every_weight_as_input(tmp_path: Path) -> None:
     nodes = [node("Identity", ["W"], ["V"]), node("MatMul", ["x", "V"], ["y"])]
-    model = onnx_model(tmp_path, nodes, {"x": (["batch", 8], "float32")}, {"y": ["batch", 4]},
-                       {"W": weight(8, 4)}, ["W"], ir_version=3, opset=9)  # fmt: skip
+    model = onnx_model(
+        tmp_path,
+        nodes,
+        {"x": (["batch", 8], "float32")},
+        {"y": ["batch", 4]},
+        {"W": weight(8, 4)},
+        ["W"],
+        ir_version=3,
+        opset=9,
+    )
     result = SimplifyOnnx().run(model, make_context(tmp_path))
     assert [v.name for v in onnx.load(str(result.model.path)).graph.input] == ["x"]
     assert largest_error(model, result.model, {"x": weight(3, 8)}) < 1e-5
 
 
 def test_quantized_pairs_survive(tmp_path: Path) -> None:
-    nodes = [node("QuantizeLinear", ["x", "s", "z"], ["xq"]),
-             node("DequantizeLinear", ["xq", "s", "z"], ["xd"]),
-             node("DequantizeLinear", ["W", "s", "z"], ["wd"]),
-             node("MatMul", ["xd", "wd"], ["m"]), node("Identity", ["m"], ["y"])]  # fmt: skip
-    model = onnx_model(tmp_path, nodes, {"x": (["batch", 64], "float32")}, {"y": ["batch", 64]},
-                       {"W": RNG.integers(-127, 127, (64, 64)).astype(np.int8),
-                        "s": np.array(0.01, F32), "z": np.array(0, np.int8)})  # fmt: skip
+    nodes = [
+        node("QuantizeLinear", ["x", "s", "z"], ["xq"]),
+        node("DequantizeLinear", ["xq", "s", "z"], ["xd"]),
+        node("DequantizeLinear", ["W", "s", "z"], ["wd"]),
+        node("MatMul", ["xd", "wd"], ["m"]),
+        node("Identity", ["m"], ["y"]),
+    ]
+    model = onnx_model(
+        tmp_path,
+        nodes,
+        {"x": (["batch", 64], "float32")},
+        {"y": ["batch", 64]},
+        {
+            "W": RNG.integers(-127, 127, (64, 64)).astype(np.int8),
+            "s": np.array(0.01, F32),
+            "z": np.array(0, np.int8),
+        },
+    )
     result = SimplifyOnnx().run(model, make_context(tmp_path))
     assert operators(result.model).count("DequantizeLinear") == 2
     assert result.model.size_bytes() <= 1.1 * model.size_bytes()
@@ -152,12 +212,21 @@ def test_large_weights_are_stripped_and_put_back(
     monkeypatch.setattr(simplify_onnx, "STRIP_BYTES", 10_000)
     monkeypatch.setattr(simplify_onnx, "LARGE_TENSOR_BYTES", 1_000)
     constant = node("Constant", [], ["V"], value=onnx.numpy_helper.from_array(weight(64, 64)))
-    nodes = [constant, node("Identity", ["x"], ["i"]), node("MatMul", ["i", "W"], ["a"]),
-             node("MatMul", ["a", "V"], ["b"]), node("MatMul", ["b", "W"], ["c"]),
-             node("Add", ["c", "bias"], ["y"])]  # fmt: skip
-    model = onnx_model(tmp_path, nodes, {"x": (["batch", 64], "float32")}, {"y": ["batch", 64]},
-                       {"W": weight(64, 64), "bias": weight(64),
-                        "dead": weight(64, 64)})  # fmt: skip
+    nodes = [
+        constant,
+        node("Identity", ["x"], ["i"]),
+        node("MatMul", ["i", "W"], ["a"]),
+        node("MatMul", ["a", "V"], ["b"]),
+        node("MatMul", ["b", "W"], ["c"]),
+        node("Add", ["c", "bias"], ["y"]),
+    ]
+    model = onnx_model(
+        tmp_path,
+        nodes,
+        {"x": (["batch", 64], "float32")},
+        {"y": ["batch", 64]},
+        {"W": weight(64, 64), "bias": weight(64), "dead": weight(64, 64)},
+    )
     if external:
         onnxfile.write(onnx.load(str(model.path)), model.path)
     before = digest(model.path.parent)

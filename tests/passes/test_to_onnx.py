@@ -34,8 +34,11 @@ def test_forms() -> None:
 def test_tied_weight_is_stored_once(tmp_path: Path) -> None:
     model = models.tied()
     made = to_onnx(model, tmp_path)
-    large = [t for t in onnxfile.weights(onnxfile.read(made.path)).values()
-             if t.dims and onnx.numpy_helper.to_array(t).size == 64_000]  # fmt: skip
+    large = [
+        t
+        for t in onnxfile.weights(onnxfile.read(made.path)).values()
+        if t.dims and onnx.numpy_helper.to_array(t).size == 64_000
+    ]
     assert len(large) == 1
     assert made.parameters() == 64_000
     assert made.size_bytes() <= 1.1 * 256_000 + 50_000
@@ -53,8 +56,10 @@ def test_a_block_used_twelve_times_is_stored_once(tmp_path: Path) -> None:
 
 def test_sizes_carry_the_names_of_the_spec(tmp_path: Path) -> None:
     graph = onnxfile.read(to_onnx(models.tied(), tmp_path).path).graph
-    shapes = {v.name: [d.dim_param or d.dim_value for d in v.type.tensor_type.shape.dim]
-              for v in [*graph.input, *graph.output]}  # fmt: skip
+    shapes = {
+        v.name: [d.dim_param or d.dim_value for d in v.type.tensor_type.shape.dim]
+        for v in [*graph.input, *graph.output]
+    }
     assert shapes == {"ids": ["batch", "seq"], "output": ["batch", "seq", 1000]}
 
 
@@ -67,8 +72,9 @@ class Outputs(nn.Module):
 
 
 def test_names_of_repeated_outputs_and_unused_inputs(tmp_path: Path) -> None:
-    model = make_eager(Outputs(), {"x": tensor("batch", 3), "unused": tensor("batch", 2)},
-                       {"batch": dim(1, 2, 4)})  # fmt: skip
+    model = make_eager(
+        Outputs(), {"x": tensor("batch", 3), "unused": tensor("batch", 2)}, {"batch": dim(1, 2, 4)}
+    )
     made = to_onnx(model, tmp_path)
     graph = onnxfile.read(made.path).graph
     assert [v.name for v in graph.input] == ["x", "unused"]
@@ -108,8 +114,9 @@ def test_grouped_query_attention(heads: int, tmp_path: Path) -> None:
     [nn.GRU(20, 20, batch_first=True), nn.LSTM(20, 16, 2, batch_first=True, bidirectional=True)],
 )
 def test_recurrent_state_and_length_follow_the_input(net: nn.Module, tmp_path: Path) -> None:
-    model = make_eager(net, {"input": tensor("batch", "seq", 20)},
-                       {"batch": dim(1, 1, 4), "seq": dim(2, 5, 9)})  # fmt: skip
+    model = make_eager(
+        net, {"input": tensor("batch", "seq", 20)}, {"batch": dim(1, 1, 4), "seq": dim(2, 5, 9)}
+    )
     made = to_onnx(model, tmp_path)
     models.assert_same(made, model, sizes=[{"batch": 3, "seq": 9}, {"batch": 1, "seq": 2}])
     shape = onnxfile.read(made.path).graph.output[0].type.tensor_type.shape
@@ -136,7 +143,8 @@ def test_the_same_twice(tmp_path: Path) -> None:
     first, second = to_onnx(model, tmp_path), to_onnx(model, tmp_path)
     assert first.size_bytes() == second.size_bytes()
     assert (first.path.parent / "model.onnx.data").read_bytes() == (
-        second.path.parent / "model.onnx.data").read_bytes()  # fmt: skip
+        second.path.parent / "model.onnx.data"
+    ).read_bytes()
 
 
 class Table(nn.Module):

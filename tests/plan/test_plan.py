@@ -34,8 +34,12 @@ def all_available(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def plan_of(model: str = "python", **sections: Any) -> Plan:
     reference = {"python": "m.py:f", "onnx": "m.onnx", "exported": "m.pt2", "torchscript": "m.pt"}
-    data = {"name": "toy", "model": {model: reference[model]},
-            "inputs": {"x": {"shape": [2, 3]}}, **sections}  # fmt: skip
+    data = {
+        "name": "toy",
+        "model": {model: reference[model]},
+        "inputs": {"x": {"shape": [2, 3]}},
+        **sections,
+    }
     return make_plan(load_spec_data(data, Path()), lambda _: MACHINE)
 
 
@@ -63,7 +67,10 @@ def test_conversions_are_inserted_and_marked() -> None:
     plan = plan_of(passes=["simplify"], backends=["onnxruntime"])
     (candidate,) = plan.candidates
     assert [(s.pass_.name, s.inserted) for s in candidate.steps] == [
-        ("export", True), ("to-onnx", True), ("simplify", False)]  # fmt: skip
+        ("export", True),
+        ("to-onnx", True),
+        ("simplify", False),
+    ]
     assert candidate.name == "default/onnxruntime"
     assert "+ export -> Exported" in render_plan(plan)
     assert "(stored)" in render_plan(plan, {"default/onnxruntime": [True]})
@@ -78,11 +85,16 @@ def test_one_name_serves_every_form() -> None:
 
 
 def test_a_variant_continues_the_common_passes() -> None:
-    plan = plan_of("onnx", passes=["simplify"], backends=["onnxruntime"],
-                   variants={"a": {}, "b": {"passes": [{"quantize": {"method": "dynamic"}}],
-                                            "backends": ["openvino"]}})  # fmt: skip
-    assert steps_of(plan) == {"a/onnxruntime": ["simplify"],
-                              "b/openvino": ["simplify", "quantize"]}  # fmt: skip
+    plan = plan_of(
+        "onnx",
+        passes=["simplify"],
+        backends=["onnxruntime"],
+        variants={
+            "a": {},
+            "b": {"passes": [{"quantize": {"method": "dynamic"}}], "backends": ["openvino"]},
+        },
+    )
+    assert steps_of(plan) == {"a/onnxruntime": ["simplify"], "b/openvino": ["simplify", "quantize"]}
     assert plan.candidates[1].effect is Effect.LOSSY
     assert plan.baselines == ("onnxruntime",)
 
@@ -105,51 +117,105 @@ TRAIN = {"loss": "m.py:f", "batches": "m.py:f", "batch_size": 2}
 @pytest.mark.parametrize(
     ("sections", "expected"),
     [
-        ({"passes": [INT8, BF16], "backends": ["openvino"]},
-         ["pass 'cast' can't run after 'quantize'", "put 'cast' before 'quantize'"]),
-        ({"passes": [BF16], "backends": ["onnxruntime"]},
-         ["no bfloat16 MatMul", "openvino or aotinductor"]),
-        ({"passes": [{"quantize": {"method": "static"}}], "backends": ["openvino"]},
-         ["'quantize' needs calibration data", "data.calibration"]),
-        ({"passes": [INT8], "backends": ["torchscript"]},
-         ["candidate 'default/torchscript'", "quantize"]),
-        ({"model": "onnx", "backends": ["torchscript"]},
-         ["backend 'torchscript' can't take the model", "expected: Scripted", "got: Onnx",
-          "use one of: onnxruntime, openvino"]),
-        ({"passes": ["export", RECOVER], "backends": ["aotinductor"]},
-         ["pass 'recover' can't run after 'export'", "put 'recover' before 'export'"]),
-        ({"passes": [INT8, RECOVER], "backends": ["aotinductor"]},
-         ["pass 'recover' can't run after 'quantize'", "put 'recover' before 'quantize'"]),
-        ({"passes": ["training-step", RECOVER], "workload": "training", "train": TRAIN},
-         ["pass 'recover' can't run after 'training-step'"]),
-        ({"passes": ["export", {"share-parameters": {"mode": "identical"}}],
-          "backends": ["aotinductor"]}, ["put 'share-parameters' before 'export'"]),
-        ({"passes": [{"recover": {"steps": 1, "distill": {}}}], "backends": ["aotinductor"]},
-         ["cause: 'recover' needs to know its data: write batches: FILE.py:NAME\n"]),
-        ({"passes": [{"recover": {"steps": 1, "task": {}, "batches": "m.py:f"}}],
-          "backends": ["aotinductor"]}, ["needs to know the task"]),
-        ({"passes": [{"recover": {**RECOVER["recover"], "monitor": "accuracy"}}],
-          "backends": ["aotinductor"]}, ["needs evaluation data", "data.evaluation"]),
-        ({"passes": [{"recover": {**RECOVER["recover"], "quantize": {}}}],
-          "backends": ["openvino"]}, ["openvino", "quantiz"]),
-        ({"passes": ["simplfy"], "backends": ["openvino"]},
-         ["unknown pass 'simplfy'", "did you mean 'simplify'"]),
+        (
+            {"passes": [INT8, BF16], "backends": ["openvino"]},
+            ["pass 'cast' can't run after 'quantize'", "put 'cast' before 'quantize'"],
+        ),
+        (
+            {"passes": [BF16], "backends": ["onnxruntime"]},
+            ["no bfloat16 MatMul", "openvino or aotinductor"],
+        ),
+        (
+            {"passes": [{"quantize": {"method": "static"}}], "backends": ["openvino"]},
+            ["'quantize' needs calibration data", "data.calibration"],
+        ),
+        (
+            {"passes": [INT8], "backends": ["torchscript"]},
+            ["candidate 'default/torchscript'", "quantize"],
+        ),
+        (
+            {"model": "onnx", "backends": ["torchscript"]},
+            [
+                "backend 'torchscript' can't take the model",
+                "expected: Scripted",
+                "got: Onnx",
+                "use one of: onnxruntime, openvino",
+            ],
+        ),
+        (
+            {"passes": ["export", RECOVER], "backends": ["aotinductor"]},
+            ["pass 'recover' can't run after 'export'", "put 'recover' before 'export'"],
+        ),
+        (
+            {"passes": [INT8, RECOVER], "backends": ["aotinductor"]},
+            ["pass 'recover' can't run after 'quantize'", "put 'recover' before 'quantize'"],
+        ),
+        (
+            {"passes": ["training-step", RECOVER], "workload": "training", "train": TRAIN},
+            ["pass 'recover' can't run after 'training-step'"],
+        ),
+        (
+            {
+                "passes": ["export", {"share-parameters": {"mode": "identical"}}],
+                "backends": ["aotinductor"],
+            },
+            ["put 'share-parameters' before 'export'"],
+        ),
+        (
+            {"passes": [{"recover": {"steps": 1, "distill": {}}}], "backends": ["aotinductor"]},
+            ["cause: 'recover' needs to know its data: write batches: FILE.py:NAME\n"],
+        ),
+        (
+            {
+                "passes": [{"recover": {"steps": 1, "task": {}, "batches": "m.py:f"}}],
+                "backends": ["aotinductor"],
+            },
+            ["needs to know the task"],
+        ),
+        (
+            {
+                "passes": [{"recover": {**RECOVER["recover"], "monitor": "accuracy"}}],
+                "backends": ["aotinductor"],
+            },
+            ["needs evaluation data", "data.evaluation"],
+        ),
+        (
+            {
+                "passes": [{"recover": {**RECOVER["recover"], "quantize": {}}}],
+                "backends": ["openvino"],
+            },
+            ["openvino", "quantiz"],
+        ),
+        (
+            {"passes": ["simplfy"], "backends": ["openvino"]},
+            ["unknown pass 'simplfy'", "did you mean 'simplify'"],
+        ),
         ({"backends": ["openvin"]}, ["unknown backend 'openvin'", "did you mean 'openvino'"]),
-        ({"passes": [{"quantize": {"metod": "static"}}], "backends": ["openvino"]},
-         ["unknown key 'metod'", "did you mean 'method'"]),
-        ({"passes": [{"quantize": {"method": "statik"}}], "backends": ["openvino"]},
-         ["'static'", "statik"]),
+        (
+            {"passes": [{"quantize": {"metod": "static"}}], "backends": ["openvino"]},
+            ["unknown key 'metod'", "did you mean 'method'"],
+        ),
+        (
+            {"passes": [{"quantize": {"method": "statik"}}], "backends": ["openvino"]},
+            ["'static'", "statik"],
+        ),
         ({"passes": ["nowhere.py:Mine"], "backends": ["openvino"]}, ["no such file 'nowhere.py'"]),
         ({"backends": ["openvino", "openvino"]}, ["'default/openvino' stands twice"]),
-        ({"backends": ["openvino"], "benchmark": {"baselines": ["eagr"]}},
-         ["unknown baseline 'eagr'", "did you mean 'eager'"]),
+        (
+            {"backends": ["openvino"], "benchmark": {"baselines": ["eagr"]}},
+            ["unknown baseline 'eagr'", "did you mean 'eager'"],
+        ),
         ({"backends": ["openvino"], "benchmark": {"baselines": []}}, ["no baseline"]),
-        ({"backends": ["openvino"], "benchmark": {"baselines": ["eager", "eager"]}},
-         ["baseline 'eager' stands twice"]),
-        ({"model": "onnx", "backends": ["openvino"], "benchmark": {"baselines": ["eager"]}},
-         ["baseline 'eager' needs a PyTorch model"]),
+        (
+            {"backends": ["openvino"], "benchmark": {"baselines": ["eager", "eager"]}},
+            ["baseline 'eager' stands twice"],
+        ),
+        (
+            {"model": "onnx", "backends": ["openvino"], "benchmark": {"baselines": ["eager"]}},
+            ["baseline 'eager' needs a PyTorch model"],
+        ),
     ],
-)  # fmt: skip
+)
 def test_clashes(sections: dict[str, Any], expected: list[str]) -> None:
     text = errors_of(**sections)
     assert re.search(r":\d+:\d+", text)
@@ -159,9 +225,13 @@ def test_clashes(sections: dict[str, Any], expected: list[str]) -> None:
 
 def test_all_clashes_of_all_candidates_at_once() -> None:
     with pytest.raises(Problems) as caught:
-        plan_of(variants={"a": {"passes": [BF16], "backends": ["onnxruntime", "openvino"]},
-                          "b": {"passes": [INT8, BF16], "backends": ["openvino"]},
-                          "c": {"passes": [INT8], "backends": ["torchscript"]}})  # fmt: skip
+        plan_of(
+            variants={
+                "a": {"passes": [BF16], "backends": ["onnxruntime", "openvino"]},
+                "b": {"passes": [INT8, BF16], "backends": ["openvino"]},
+                "c": {"passes": [INT8], "backends": ["torchscript"]},
+            }
+        )
     assert len(caught.value.problems) == 3
     assert {type(p) for p in caught.value.problems} == {PlanError}
     text = str(caught.value)
@@ -174,27 +244,46 @@ def test_faults_of_passes_and_of_the_spec_come_together() -> None:
 
 
 def test_a_quantized_onnx_file_is_not_quantized_again() -> None:
-    data = {"name": "toy", "model": {"onnx": "m.onnx"}, "inputs": {"x": {"shape": [2]}},
-            "passes": [INT8], "backends": ["onnxruntime"]}  # fmt: skip
+    data = {
+        "name": "toy",
+        "model": {"onnx": "m.onnx"},
+        "inputs": {"x": {"shape": [2]}},
+        "passes": [INT8],
+        "backends": ["onnxruntime"],
+    }
     with pytest.raises(PlanError, match="needs a model that is"):
         make_plan(load_spec_data(data, Path()), lambda _: MACHINE, quantized=True)
 
 
-ITEMS = st.sampled_from([
-    "simplify", "fold-batchnorm", "export", "to-onnx", "script", INT8, BF16,
-    {"quantize": {"method": "static"}}, {"quantize": {"method": "weight-only"}},
-    {"cast": {"dtype": "float16"}},
-])  # fmt: skip
+ITEMS = st.sampled_from(
+    [
+        "simplify",
+        "fold-batchnorm",
+        "export",
+        "to-onnx",
+        "script",
+        INT8,
+        BF16,
+        {"quantize": {"method": "static"}},
+        {"quantize": {"method": "weight-only"}},
+        {"cast": {"dtype": "float16"}},
+    ]
+)
 
 
-@given(model=st.sampled_from(sorted(SOURCE_FORMS)), passes=st.lists(ITEMS, max_size=4),
-       backends=st.lists(st.sampled_from(sorted(registry.backend_table())), min_size=1, max_size=3,
-                         unique=True))  # fmt: skip
+@given(
+    model=st.sampled_from(sorted(SOURCE_FORMS)),
+    passes=st.lists(ITEMS, max_size=4),
+    backends=st.lists(
+        st.sampled_from(sorted(registry.backend_table())), min_size=1, max_size=3, unique=True
+    ),
+)
 @settings(max_examples=150, deadline=None)
 def test_any_accepted_plan_chains(model: str, passes: list[Any], backends: list[str]) -> None:
     try:
-        plan = plan_of(model, passes=passes, backends=backends,
-                       data={"calibration": {"python": "m.py:c"}})  # fmt: skip
+        plan = plan_of(
+            model, passes=passes, backends=backends, data={"calibration": {"python": "m.py:c"}}
+        )
     except MegacompileError as error:
         for one in getattr(error, "problems", [error]):
             assert isinstance(one, PlanError), one

@@ -29,8 +29,13 @@ def test_stored_steps(cache: Cache, tmp_path: Path) -> None:
     graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", values[:1], values[1:])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
     onnx.save(model, tmp_path / "m.onnx")
-    data = {"name": "toy", "model": {"onnx": "m.onnx"}, "inputs": {"x": {"shape": [2, 3]}},
-            "passes": ["simplify"], "backends": ["onnxruntime"]}  # fmt: skip
+    data = {
+        "name": "toy",
+        "model": {"onnx": "m.onnx"},
+        "inputs": {"x": {"shape": [2, 3]}},
+        "passes": ["simplify"],
+        "backends": ["onnxruntime"],
+    }
     loaded = load_spec_data(data, tmp_path)
     plan = make_plan(loaded, lambda _: Machine("cpu", 2, ()))
     assert stored_steps(plan, tmp_path, cache) == {}
@@ -45,8 +50,9 @@ def test_stored_steps(cache: Cache, tmp_path: Path) -> None:
 
     entry = cache.get(key)
     assert entry is not None
-    first = keys_of(plan.candidates[0], spec, read_record(entry.folder), plan.target,
-                    loaded.base)[0]  # fmt: skip
+    first = keys_of(plan.candidates[0], spec, read_record(entry.folder), plan.target, loaded.base)[
+        0
+    ]
     cache.put(first, {}, lambda folder: None)
     stored = stored_steps(plan, loaded.base, cache)
     assert stored == {name: [True, False]}

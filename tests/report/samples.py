@@ -46,19 +46,23 @@ def point(dims: dict[str, int], median: float, reference: float | None, memory: 
     speedup = None
     if reference is not None:
         ratio = reference / median
-        speedup = Ratio(median=round(ratio, 3), low=round(ratio * 0.984, 3),
-                        high=round(ratio * 1.015, 3))  # fmt: skip
+        speedup = Ratio(
+            median=round(ratio, 3), low=round(ratio * 0.984, 3), high=round(ratio * 1.015, 3)
+        )
     return Point(
         dims=dims,
         latency_ms=Latency(
-            p50=median, p95=taken[94], p99=taken[98],
-            mean=round(sum(taken) / len(taken), 4), count=240,
+            p50=median,
+            p95=taken[94],
+            p99=taken[98],
+            mean=round(sum(taken) / len(taken), 4),
+            count=240,
         ),
         histogram=taken,
         throughput=round(dims.get("batch", 1) / median * 1000, 1),
         speedup=speedup,
         peak_memory_mb=memory,
-    )  # fmt: skip
+    )
 
 
 def step(
@@ -78,15 +82,28 @@ def step(
     """One step with plausible figures."""
     return Step.model_validate(
         {
-            "pass": name, "form": form, "effect": effect, "inserted": inserted, "cached": cached,
+            "pass": name,
+            "form": form,
+            "effect": effect,
+            "inserted": inserted,
+            "cached": cached,
             "cache_reason": "same input, options and source" if cached else None,
-            "seconds": seconds, "peak_memory_mb": 612.0, "sites": sites,
-            "notes": [note] if note else [], "options": options or {}, "size_bytes": size,
+            "seconds": seconds,
+            "peak_memory_mb": 612.0,
+            "sites": sites,
+            "notes": [note] if note else [],
+            "options": options or {},
+            "size_bytes": size,
             "parameters": PARAMETERS,
-            "error": ErrorRecord(max_abs=round(1 - cosine, 7) * 3, relative=round(1 - cosine, 7),
-                                 cosine_min=cosine, inputs=4, worst="embedding, sample 17"),
+            "error": ErrorRecord(
+                max_abs=round(1 - cosine, 7) * 3,
+                relative=round(1 - cosine, 7),
+                cosine_min=cosine,
+                inputs=4,
+                worst="embedding, sample 17",
+            ),
         }
-    )  # fmt: skip
+    )
 
 
 def metric(value: float) -> dict[str, Metric]:
@@ -111,130 +128,239 @@ def int8_steps() -> list[Step]:
     ]
     return [
         step("export", "Exported", "EXACT", SIZE, 1.0, 6.4, inserted=True),
-        step("simplify", "Exported", "EXACT", SIZE, 1.0, 1.1, cached=True,
-             sites=SitesRecord(kind="node", matched=74, changed=74)),
+        step(
+            "simplify",
+            "Exported",
+            "EXACT",
+            SIZE,
+            1.0,
+            1.1,
+            cached=True,
+            sites=SitesRecord(kind="node", matched=74, changed=74),
+        ),
         step("to-onnx", "Onnx", "EXACT", SIZE + 140_000, 0.9999999, 9.8, inserted=True),
-        step("quantize", "Onnx", "LOSSY", 23_411_000, 0.99631, 14.2,
-             options={"method": "static", "per_channel": True},
-             sites=SitesRecord(kind="linear", matched=42, changed=36, skipped=skipped),
-             note="64 calibration samples, 95th percentile ranges"),
-    ]  # fmt: skip
+        step(
+            "quantize",
+            "Onnx",
+            "LOSSY",
+            23_411_000,
+            0.99631,
+            14.2,
+            options={"method": "static", "per_channel": True},
+            sites=SitesRecord(kind="linear", matched=42, changed=36, skipped=skipped),
+            note="64 calibration samples, 95th percentile ranges",
+        ),
+    ]
 
 
 def candidate_int8() -> Candidate:
     return Candidate(
-        name="int8/openvino", variant="int8", backend="openvino", status="built",
-        precision="int8", steps=int8_steps(),
+        name="int8/openvino",
+        variant="int8",
+        backend="openvino",
+        status="built",
+        precision="int8",
+        steps=int8_steps(),
         lowering=step("openvino", "Engine", "NUMERIC", 23_104_512, 0.99604, 4.9),
         points=[point(POINTS[0], 10.24, 31.1, 214.0), point(POINTS[1], 71.3, 219.4, 268.0)],
-        versus_best_baseline=Ratio(median=2.21, low=2.17, high=2.26), size_bytes=23_104_512,
-        files={"model.xml": 812_512, "model.bin": 22_292_000}, parameters=PARAMETERS,
-        load_seconds=0.41, metric=metric(0.3085), gates=gates(0.0048, 0.99604, 23.1, 3.037),
-    )  # fmt: skip
+        versus_best_baseline=Ratio(median=2.21, low=2.17, high=2.26),
+        size_bytes=23_104_512,
+        files={"model.xml": 812_512, "model.bin": 22_292_000},
+        parameters=PARAMETERS,
+        load_seconds=0.41,
+        metric=metric(0.3085),
+        gates=gates(0.0048, 0.99604, 23.1, 3.037),
+    )
 
 
 def candidate_bf16() -> Candidate:
     return Candidate(
-        name="bf16/aotinductor", variant="bf16", backend="aotinductor", status="built",
+        name="bf16/aotinductor",
+        variant="bf16",
+        backend="aotinductor",
+        status="built",
         precision="bfloat16",
         steps=[
             step("export", "Exported", "EXACT", SIZE, 1.0, 6.4, inserted=True, cached=True),
             step("simplify", "Exported", "EXACT", SIZE, 1.0, 1.1, cached=True),
-            step("cast", "Exported", "NUMERIC", 45_434_112, 0.99987, 0.7,
-                 options={"dtype": "bfloat16"}),
+            step(
+                "cast",
+                "Exported",
+                "NUMERIC",
+                45_434_112,
+                0.99987,
+                0.7,
+                options={"dtype": "bfloat16"},
+            ),
         ],
         lowering=step("aotinductor", "Engine", "NUMERIC", 46_920_000, 0.99985, 61.3),
         points=[point(POINTS[0], 17.9, 31.1, 301.0), point(POINTS[1], 118.0, 219.4, 377.0)],
-        versus_best_baseline=Ratio(median=1.26, low=1.23, high=1.29), size_bytes=46_920_000,
-        parameters=PARAMETERS, load_seconds=0.09, metric=metric(0.3100),
+        versus_best_baseline=Ratio(median=1.26, low=1.23, high=1.29),
+        size_bytes=46_920_000,
+        parameters=PARAMETERS,
+        load_seconds=0.09,
+        metric=metric(0.3100),
         gates=gates(0.0, 0.99985, 46.9, 1.737),
-    )  # fmt: skip
+    )
 
 
 def candidate_fp32() -> Candidate:
     return Candidate(
-        name="fp32/onnxruntime", variant="fp32", backend="onnxruntime", status="outside_budget",
-        reason="size_mb: 91.0 is above the limit 60", precision="float32",
+        name="fp32/onnxruntime",
+        variant="fp32",
+        backend="onnxruntime",
+        status="outside_budget",
+        reason="size_mb: 91.0 is above the limit 60",
+        precision="float32",
         remedy="raise budget.size_mb, or quantize the weights",
-        steps=[step("export", "Exported", "EXACT", SIZE, 1.0, 6.4, inserted=True, cached=True),
-               step("to-onnx", "Onnx", "EXACT", SIZE + 140_000, 0.9999999, 9.8, inserted=True)],
+        steps=[
+            step("export", "Exported", "EXACT", SIZE, 1.0, 6.4, inserted=True, cached=True),
+            step("to-onnx", "Onnx", "EXACT", SIZE + 140_000, 0.9999999, 9.8, inserted=True),
+        ],
         lowering=step("onnxruntime", "Engine", "EXACT", 91_008_000, 0.9999999, 1.2),
         points=[point(POINTS[0], 19.6, 31.1, 334.0), point(POINTS[1], 140.2, 219.4, 402.0)],
-        versus_best_baseline=Ratio(median=1.15, low=1.13, high=1.18), size_bytes=91_008_000,
-        parameters=PARAMETERS, load_seconds=0.35, metric=metric(0.3100),
+        versus_best_baseline=Ratio(median=1.15, low=1.13, high=1.18),
+        size_bytes=91_008_000,
+        parameters=PARAMETERS,
+        load_seconds=0.35,
+        metric=metric(0.3100),
         gates=gates(0.0, 0.9999999, 91.0, 1.587),
-    )  # fmt: skip
+    )
 
 
 def candidate_failed() -> Candidate:
     return Candidate(
-        name="int8/aotinductor", variant="int8", backend="aotinductor", status="failed",
+        name="int8/aotinductor",
+        variant="int8",
+        backend="aotinductor",
+        status="failed",
         reason="the compiler ended with signal 9 (out of memory) while lowering",
         remedy="set TORCHINDUCTOR_COMPILE_THREADS=1, or build on a machine with 16 GB",
-        failed_step="aotinductor", steps=int8_steps()[:2],
-    )  # fmt: skip
+        failed_step="aotinductor",
+        steps=int8_steps()[:2],
+    )
 
 
 def candidate_unavailable() -> Candidate:
     return Candidate(
-        name="fp16/tensorrt", variant="fp16", backend="tensorrt", status="unavailable",
+        name="fp16/tensorrt",
+        variant="fp16",
+        backend="tensorrt",
+        status="unavailable",
         reason="no CUDA device on this machine",
         remedy="build on a machine with an NVIDIA GPU, or take tensorrt out of the variant",
-    )  # fmt: skip
+    )
 
 
 def environment(**changes: object) -> Environment:
     base: dict[str, object] = {
         "machine": "Intel Xeon Platinum 8480+ (2 of 112 cores)",
         "isa": ["avx2", "avx512f", "avx512_vnni", "amx_int8", "amx_bf16"],
-        "cores": 2, "threads": 2, "memory_mb": 8192, "system": "Linux 6.8.0 x86_64",
-        "python": "3.11.9", "load_average": 0.31,
-        "versions": {"megacompile": "0.1.0", "torch": "2.9.1", "onnx": "1.20.0",
-                     "onnxruntime": "1.23.2", "openvino": "2025.4.0"},
-    }  # fmt: skip
+        "cores": 2,
+        "threads": 2,
+        "memory_mb": 8192,
+        "system": "Linux 6.8.0 x86_64",
+        "python": "3.11.9",
+        "load_average": 0.31,
+        "versions": {
+            "megacompile": "0.1.0",
+            "torch": "2.9.1",
+            "onnx": "1.20.0",
+            "onnxruntime": "1.23.2",
+            "openvino": "2025.4.0",
+        },
+    }
     return Environment.model_validate(base | changes)
 
 
 def baselines() -> list[Baseline]:
     compiled = [point(POINTS[0], 22.6, 31.1, 388.0), point(POINTS[1], 161.0, 219.4, 455.0)]
     return [
-        Baseline(name="eager", precision="float32", metric=metric(0.3100), size_bytes=SIZE,
-                 points=[point(POINTS[0], 31.1, None, 402.0),
-                         point(POINTS[1], 219.4, None, 489.0)]),
-        Baseline(name="torch.compile", precision="float32", metric=metric(0.3100),
-                 size_bytes=SIZE, points=compiled, load_seconds=38.0),
-    ]  # fmt: skip
+        Baseline(
+            name="eager",
+            precision="float32",
+            metric=metric(0.3100),
+            size_bytes=SIZE,
+            points=[point(POINTS[0], 31.1, None, 402.0), point(POINTS[1], 219.4, None, 489.0)],
+        ),
+        Baseline(
+            name="torch.compile",
+            precision="float32",
+            metric=metric(0.3100),
+            size_bytes=SIZE,
+            points=compiled,
+            load_seconds=38.0,
+        ),
+    ]
 
 
 def sample_report() -> Report:
     """The usual case: a winner, a runner-up, one outside the budget, one failed, one missing."""
     return Report(
-        name="minilm", created="2026-03-14T09:26:53Z", verdict="improved",
+        name="minilm",
+        created="2026-03-14T09:26:53Z",
+        verdict="improved",
         sentence="int8/openvino is 3.04 times faster than eager (95 % interval 2.99 to 3.08) and "
-                 "a quarter of the size; recall@1 stays within its sampling error.",
+        "a quarter of the size; recall@1 stays within its sampling error.",
         winner="int8/openvino",
         warnings=["The clock frequency rose by 4 % between the first and the last round."],
-        source=Source(form="Eager", reference="minilm.py:build", fingerprint="8d1f6a02c4be",
-                      parameters=PARAMETERS, size_bytes=SIZE, dims=POINTS[0],
-                      operations=2.83e9, bytes_moved=9.7e7),
+        source=Source(
+            form="Eager",
+            reference="minilm.py:build",
+            fingerprint="8d1f6a02c4be",
+            parameters=PARAMETERS,
+            size_bytes=SIZE,
+            dims=POINTS[0],
+            operations=2.83e9,
+            bytes_moved=9.7e7,
+        ),
         environment=environment(),
-        spec={"name": "minilm", "model": {"python": "minilm.py:build"},
-              "budget": {"metric_drop": 0.01, "size_mb": 60},
-              "variants": {"int8": {"passes": [{"quantize": {"method": "static"}}],
-                                    "backends": ["aotinductor", "openvino"]}}},
+        spec={
+            "name": "minilm",
+            "model": {"python": "minilm.py:build"},
+            "budget": {"metric_drop": 0.01, "size_mb": 60},
+            "variants": {
+                "int8": {
+                    "passes": [{"quantize": {"method": "static"}}],
+                    "backends": ["aotinductor", "openvino"],
+                }
+            },
+        },
         baselines=baselines(),
         aa_check=AACheck(ratio=1.002, low=0.989, high=1.014, passed=True),
-        candidates=[candidate_int8(), candidate_failed(), candidate_bf16(), candidate_fp32(),
-                    candidate_unavailable()],
-        ceiling=Ceiling(rates={"float32": 2.1e11, "bfloat16": 1.3e12, "int8": 2.4e12},
-                        bandwidth=2.8e10, dtype="int8", floor_ms=3.46, bound="memory",
-                        reached=0.338),
-        provenance=Provenance(command="megacompile build specs/minilm.yaml",
-                              spec_path="specs/minilm.yaml", spec_sha256="3b9c" * 16,
-                              files={"specs/minilm.py": "77ad" * 16}, commit="9f2c1ab", seed=0),
-        build_seconds=BuildTime(total=241.0, passes=32.1, lowering=67.4, verification=21.0,
-                                measuring=84.6, evaluation=30.2, own=2.9),
-    )  # fmt: skip
+        candidates=[
+            candidate_int8(),
+            candidate_failed(),
+            candidate_bf16(),
+            candidate_fp32(),
+            candidate_unavailable(),
+        ],
+        ceiling=Ceiling(
+            rates={"float32": 2.1e11, "bfloat16": 1.3e12, "int8": 2.4e12},
+            bandwidth=2.8e10,
+            dtype="int8",
+            floor_ms=3.46,
+            bound="memory",
+            reached=0.338,
+        ),
+        provenance=Provenance(
+            command="megacompile build specs/minilm.yaml",
+            spec_path="specs/minilm.yaml",
+            spec_sha256="3b9c" * 16,
+            files={"specs/minilm.py": "77ad" * 16},
+            commit="9f2c1ab",
+            seed=0,
+        ),
+        build_seconds=BuildTime(
+            total=241.0,
+            passes=32.1,
+            lowering=67.4,
+            verification=21.0,
+            measuring=84.6,
+            evaluation=30.2,
+            own=2.9,
+        ),
+    )
 
 
 def withheld_report() -> Report:
@@ -242,8 +368,13 @@ def withheld_report() -> Report:
     report = sample_report()
     report.verdict, report.winner = "no_improvement", None
     report.sentence = "The machine was too restless to tell the candidates from eager."
-    report.aa_check = AACheck(ratio=1.11, low=1.06, high=1.17, passed=False,
-                              note="another process took up to 40 % of a core")  # fmt: skip
+    report.aa_check = AACheck(
+        ratio=1.11,
+        low=1.06,
+        high=1.17,
+        passed=False,
+        note="another process took up to 40 % of a core",
+    )
     points = [engine.points for engine in report.baselines]
     points += [engine.points for engine in report.candidates]
     for taken in points:
@@ -256,14 +387,28 @@ def withheld_report() -> Report:
 
 def unexecuted(name: str, variant: str, precision: str, engine: int, cosine: float) -> Candidate:
     """A candidate for two GPUs that the building machine doesn't have."""
-    files = {"model.onnx": 181_000, "model.onnx.data": int(engine * 0.9), "sm_120.engine": engine,
-             "sm_89.engine": engine, "tensorrt.json": 120}  # fmt: skip
+    files = {
+        "model.onnx": 181_000,
+        "model.onnx.data": int(engine * 0.9),
+        "sm_120.engine": engine,
+        "sm_89.engine": engine,
+        "tensorrt.json": 120,
+    }
     return Candidate(
-        name=name, variant=variant, backend="tensorrt", status="built", precision=precision,
-        steps=int8_steps()[:2], lowering=step("tensorrt", "Engine", "NUMERIC", engine, cosine, 2.2),
-        files=files, size_bytes=sum(files.values()), parameters=PARAMETERS, metric=metric(0.3085),
-        gates=gates(0.0048, cosine, 85.2, 0)[:2], executed=False,
-    )  # fmt: skip
+        name=name,
+        variant=variant,
+        backend="tensorrt",
+        status="built",
+        precision=precision,
+        steps=int8_steps()[:2],
+        lowering=step("tensorrt", "Engine", "NUMERIC", engine, cosine, 2.2),
+        files=files,
+        size_bytes=sum(files.values()),
+        parameters=PARAMETERS,
+        metric=metric(0.3085),
+        gates=gates(0.0048, cosine, 85.2, 0)[:2],
+        executed=False,
+    )
 
 
 def unexecuted_report() -> Report:
@@ -276,10 +421,14 @@ def unexecuted_report() -> Report:
         unexecuted("fp32/tensorrt", "fp32", "float32", 95_400_000, 0.9999999),
     ]
     report.baselines = [
-        Baseline(name="eager", status="unavailable", reason="this machine has no NVIDIA GPU",
-                 metric=metric(0.3100)),
+        Baseline(
+            name="eager",
+            status="unavailable",
+            reason="this machine has no NVIDIA GPU",
+            metric=metric(0.3100),
+        ),
         Baseline(name="tensorrt", precision="float32", size_bytes=281_000_000, executed=False),
-    ]  # fmt: skip
+    ]
     report.aa_check = report.ceiling = None
     return report
 
@@ -300,12 +449,18 @@ def failed_report() -> Report:
     report = sample_report()
     return report.model_copy(
         update={
-            "verdict": "failed", "winner": None, "sentence": "Nothing could be built.",
-            "candidates": [candidate_failed(), candidate_unavailable()], "baselines": [],
-            "aa_check": None, "ceiling": None, "source": None, "build_seconds": None,
+            "verdict": "failed",
+            "winner": None,
+            "sentence": "Nothing could be built.",
+            "candidates": [candidate_failed(), candidate_unavailable()],
+            "baselines": [],
+            "aa_check": None,
+            "ceiling": None,
+            "source": None,
+            "build_seconds": None,
             "warnings": [],
         }
-    )  # fmt: skip
+    )
 
 
 def plain_report() -> Report:
@@ -329,9 +484,14 @@ def large_report() -> Report:
         one.points = [point(POINTS[0], 12.0 + at * 1.7, 31.1, 300.0 + at)]
         one.size_bytes = 40_000_000 + at * 2_500_000
         many.append(one)
-    long = SitesRecord(kind="node", matched=6000, changed=0, skipped=[
-        Skipped(site=f"graph.node_{at}", reason=f"reason {at % 30}") for at in range(6000)
-    ])  # fmt: skip
+    long = SitesRecord(
+        kind="node",
+        matched=6000,
+        changed=0,
+        skipped=[
+            Skipped(site=f"graph.node_{at}", reason=f"reason {at % 30}") for at in range(6000)
+        ],
+    )
     many[0].steps[3].sites = long
     many[1].steps = [step(f"pass-{at}", "Onnx", "EXACT", SIZE, 1.0, 0.01) for at in range(6000)]
     report.candidates = many

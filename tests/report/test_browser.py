@@ -20,10 +20,17 @@ CHROMIUM = next(
 )
 PHONE = 400
 FLAGS = [
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-    "--disable-background-networking", "--disable-component-update", "--disable-sync",
-    "--allow-file-access-from-files", "--virtual-time-budget=3000",
-]  # fmt: skip
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--allow-file-access-from-files",
+    "--virtual-time-budget=3000",
+]
 # A window may not be as narrow as a phone, so the page is measured in a frame that is. The
 # frame's document is same-origin because it is given inline.
 PROBE = """<!doctype html><meta charset="utf-8"><body>
@@ -51,8 +58,7 @@ pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium or google-
 def browse(page: Path, folder: Path, *options: str) -> str:
     """What chromium prints for a page, with a profile of its own."""
     assert CHROMIUM is not None
-    command = [CHROMIUM, *FLAGS, f"--user-data-dir={folder / 'profile'}", *options,
-               page.as_uri()]  # fmt: skip
+    command = [CHROMIUM, *FLAGS, f"--user-data-dir={folder / 'profile'}", *options, page.as_uri()]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     return done.stdout
 
@@ -70,8 +76,9 @@ def quoted(page: str) -> str:
 )
 def test_page_fits_a_phone_and_loads_nothing(factory: Callable[[], Report], tmp_path: Path) -> None:
     probe = tmp_path / "probe.html"
-    probe.write_text(PROBE.format(width=PHONE, page=quoted(render_html(factory()))),
-                     encoding="utf-8")  # fmt: skip
+    probe.write_text(
+        PROBE.format(width=PHONE, page=quoted(render_html(factory()))), encoding="utf-8"
+    )
     shown = browse(probe, tmp_path, "--window-size=900,3200", "--dump-dom")
     found = re.search(r"width=(\d+) wide=(\d+) loaded=(\d+) height=(\d+) first=(.*)", shown)
     assert found, shown[-2000:]

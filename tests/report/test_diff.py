@@ -26,20 +26,28 @@ def test_same_report_has_no_difference(golden: Golden) -> None:
 
 
 def test_regression_is_golden(golden: Golden) -> None:
-    golden("later.diff.md", render_diff(diff_reports(samples.sample_report(),
-                                                     samples.later_report())))  # fmt: skip
+    golden(
+        "later.diff.md", render_diff(diff_reports(samples.sample_report(), samples.later_report()))
+    )
 
 
 def test_other_machine_is_golden(golden: Golden) -> None:
-    golden("moved.diff.md", render_diff(diff_reports(samples.sample_report(),
-                                                     samples.moved_report())))  # fmt: skip
+    golden(
+        "moved.diff.md", render_diff(diff_reports(samples.sample_report(), samples.moved_report()))
+    )
 
 
 def test_significant_losses_are_named() -> None:
     diff = diff_reports(samples.sample_report(), samples.later_report())
     worse = {(c.quantity, c.direction) for c in int8(diff.candidates).changes if c.significant}
-    assert {("speed-up", "worse"), ("latency", "worse"), ("metric", "worse"), ("size", "worse"),
-            ("peak memory", "worse"), ("parameters", "changed")} <= worse  # fmt: skip
+    assert {
+        ("speed-up", "worse"),
+        ("latency", "worse"),
+        ("metric", "worse"),
+        ("size", "worse"),
+        ("peak memory", "worse"),
+        ("parameters", "changed"),
+    } <= worse
     assert diff.worse
     assert not diff.better
 
@@ -77,8 +85,9 @@ def test_lower_is_better_turns_the_direction() -> None:
         report.candidates[0].metric = {
             "error rate": Metric(value=value, standard_error=0.01, higher_is_better=False)
         }
-    change = next(c for c in int8(diff_reports(first, second).candidates).changes
-                  if c.quantity == "metric")  # fmt: skip
+    change = next(
+        c for c in int8(diff_reports(first, second).candidates).changes if c.quantity == "metric"
+    )
     assert change.significant
     assert change.direction == "worse"
 
@@ -91,8 +100,10 @@ def test_withheld_reports_are_named() -> None:
 
 def test_spec_differences_are_dotted_paths() -> None:
     assert flattened({"a": {"b": [1, {"c": None}]}, "d": {}}) == {
-        "a.b[0]": "1", "a.b[1].c": "null", "d": "{}",
-    }  # fmt: skip
+        "a.b[0]": "1",
+        "a.b[1].c": "null",
+        "d": "{}",
+    }
     diff = diff_reports(samples.sample_report(), samples.later_report())
     assert ("budget.metric_drop", "0.01", "0.2") in [
         (one.path, one.before, one.after) for one in diff.spec

@@ -17,10 +17,18 @@ def record(**changes: object) -> RecoveryRecord:
     values = {
         "metric_before": {"recall@1": Metric(value=0.124)},
         "metric_after": {"recall@1": Metric(value=0.351)},
-        "monitor": "held-out loss", "looks": looks, "best_step": 50, "steps": 100,
-        "planned_steps": 400, "samples": 16_464, "trained_parameters": 5_300_000,
-        "learning_rate": 7e-4, "seconds": 1212.0, "losses": [0.9, 0.2], **changes,
-    }  # fmt: skip
+        "monitor": "held-out loss",
+        "looks": looks,
+        "best_step": 50,
+        "steps": 100,
+        "planned_steps": 400,
+        "samples": 16_464,
+        "trained_parameters": 5_300_000,
+        "learning_rate": 7e-4,
+        "seconds": 1212.0,
+        "losses": [0.9, 0.2],
+        **changes,
+    }
     return RecoveryRecord.model_validate(values)
 
 

@@ -17,8 +17,10 @@ def test_written_report_is_read_back_by_every_path(tmp_path: Path) -> None:
     folder = tmp_path / "reports" / "minilm"
     assert write_report(report, folder) == folder / "report.json"
     assert sorted(one.name for one in folder.iterdir()) == [
-        "report.html", "report.json", "report.md",
-    ]  # fmt: skip
+        "report.html",
+        "report.json",
+        "report.md",
+    ]
     for path in (folder / "report.json", folder / "report.html", folder, folder.parent):
         assert read_report(path) == report
 

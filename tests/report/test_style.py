@@ -8,12 +8,22 @@ from importlib.resources import files
 import pytest
 
 PAIRS = [
-    *((text, ground) for text in ("ink", "muted", "plain", "base", "good", "bad", "warn")
-      for ground in ("page", "card")),
-    ("ink", "warn-soft"), ("ink", "bad-soft"), ("ink", "accent-soft"), ("good", "accent-soft"),
-    ("good", "good-soft"), ("bad", "bad-soft"), ("warn", "warn-soft"), ("plain", "faint"),
-    ("on-accent", "accent"), ("page", "plain"),
-]  # fmt: skip
+    *(
+        (text, ground)
+        for text in ("ink", "muted", "plain", "base", "good", "bad", "warn")
+        for ground in ("page", "card")
+    ),
+    ("ink", "warn-soft"),
+    ("ink", "bad-soft"),
+    ("ink", "accent-soft"),
+    ("good", "accent-soft"),
+    ("good", "good-soft"),
+    ("bad", "bad-soft"),
+    ("warn", "warn-soft"),
+    ("plain", "faint"),
+    ("on-accent", "accent"),
+    ("page", "plain"),
+]
 
 
 def palettes() -> dict[str, dict[str, str]]:

@@ -33,9 +33,16 @@ def test_it_comes_back_from_json() -> None:
 
 def test_what_a_reviewer_needs_is_there() -> None:
     page, text = render_html(training_report()), render_markdown(training_report())
-    for words in ("1.19× [1.17, 1.22]", "Largest batch in 1.88 GB", "blocks.3", "1 graph break",
-                  "FSDP over 2 processes", "0.501× of one process", "does not wait for its batch",
-                  "a note of the run"):  # fmt: skip
+    for words in (
+        "1.19× [1.17, 1.22]",
+        "Largest batch in 1.88 GB",
+        "blocks.3",
+        "1 graph break",
+        "FSDP over 2 processes",
+        "0.501× of one process",
+        "does not wait for its batch",
+        "a note of the run",
+    ):
         assert words in page, words
     for words in ("Largest batch", "Checkpointed blocks", "blocks.3"):
         assert words in text, words
@@ -44,11 +51,18 @@ def test_what_a_reviewer_needs_is_there() -> None:
 
 def test_waiting_skipping_and_more_memory_are_said() -> None:
     record = training_record()
-    worse = record.optimised.model_copy(
-        update={"waiting": 0.4, "waiting_ms": 12.5, "skipped": 3})  # fmt: skip
-    lines = " ".join(remarks(record.model_copy(update={
-        "optimised": worse, "memory_ratio": 1.3, "waiting_remedy": "load it with `workers: 2`",
-    })))  # fmt: skip
+    worse = record.optimised.model_copy(update={"waiting": 0.4, "waiting_ms": 12.5, "skipped": 3})
+    lines = " ".join(
+        remarks(
+            record.model_copy(
+                update={
+                    "optimised": worse,
+                    "memory_ratio": 1.3,
+                    "waiting_remedy": "load it with `workers: 2`",
+                }
+            )
+        )
+    )
     assert "a step waits 12.5 ms for its batch, 40 % of its time; to do: load it with" in lines
     assert "3 steps overflowed" in lines
     assert "needs more memory than the plain one" in lines

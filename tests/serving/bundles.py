@@ -23,11 +23,21 @@ def write(folder: Path, data: dict[str, Any]) -> Path:
     spec = load_spec_data(data, folder).spec
     assert spec is not None
     contents = Contents(
-        name=spec.name, candidate=f"default/{backend}", backend=backend,
-        options=one.model_dump(mode="json"), precision="float32", needs_isa=(),
-        engine=built.folder, signature=built.run.signature, spec=data,
-        sample_inputs=sets[0].feeds, sample_outputs=built.folder.parent / SAMPLES,
-        fingerprint=built.original.fingerprint, points=spec.points(), libraries=one.libraries,
-        outputs=output_shapes(built.run.signature, sets), hooks=serving_sources(spec, folder),
-    )  # fmt: skip
+        name=spec.name,
+        candidate=f"default/{backend}",
+        backend=backend,
+        options=one.model_dump(mode="json"),
+        precision="float32",
+        needs_isa=(),
+        engine=built.folder,
+        signature=built.run.signature,
+        spec=data,
+        sample_inputs=sets[0].feeds,
+        sample_outputs=built.folder.parent / SAMPLES,
+        fingerprint=built.original.fingerprint,
+        points=spec.points(),
+        libraries=one.libraries,
+        outputs=output_shapes(built.run.signature, sets),
+        hooks=serving_sources(spec, folder),
+    )
     return write_bundle(contents, folder / "build" / spec.name, here())

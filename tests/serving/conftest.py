@@ -65,10 +65,16 @@ class World:
 
 
 def spec(**parts: Any) -> dict[str, Any]:
-    return world.spec(**{
-        "name": "net", "inputs": {"x": tensor("batch", "rows", 64)},
-        "dims": {"batch": dim(1, 2, 8), "rows": dim(1, 4, 16)}, "outputs": ["y", "total"],
-        "benchmark": {"baselines": ["eager"], "seconds": 1}, **parts})  # fmt: skip
+    return world.spec(
+        **{
+            "name": "net",
+            "inputs": {"x": tensor("batch", "rows", 64)},
+            "dims": {"batch": dim(1, 2, 8), "rows": dim(1, 4, 16)},
+            "outputs": ["y", "total"],
+            "benchmark": {"baselines": ["eager"], "seconds": 1},
+            **parts,
+        }
+    )
 
 
 def build(folder: Path, data: dict[str, Any], files: dict[str, str]) -> Path:
@@ -113,8 +119,9 @@ def wait_ready(server: Server, name: str, version: str = "") -> None:
         if client.is_model_ready(name, version):
             return
         time.sleep(0.1)
-    raise AssertionError(f"{name} {version} did not become ready:\n"
-                         + server.log.read_text()[-3000:])  # fmt: skip
+    raise AssertionError(
+        f"{name} {version} did not become ready:\n" + server.log.read_text()[-3000:]
+    )
 
 
 def read_json(path: Path) -> Any:

@@ -41,8 +41,14 @@ def version() -> str:
 
 
 def stub() -> Path:
-    return (SITE / "pytriton" / "tritonserver" / "python_backend_stubs" / version()
-            / "triton_python_backend_stub")  # fmt: skip
+    return (
+        SITE
+        / "pytriton"
+        / "tritonserver"
+        / "python_backend_stubs"
+        / version()
+        / "triton_python_backend_stub"
+    )
 
 
 class Server:
@@ -65,27 +71,43 @@ class Server:
         python = sysconfig.get_config_var("LIBDIR") or ""
         libraries = [str(SITE / "nvidia_pytriton.libs"), python]
         # The Python backend embeds the interpreter: it finds packages by PYTHONPATH alone.
-        environment = {**os.environ, "LD_LIBRARY_PATH": ":".join(libraries),
-                       "PYTHONPATH": ":".join([str(NUMPY_1), *_own_path(), str(SITE)])}  # fmt: skip
+        environment = {
+            **os.environ,
+            "LD_LIBRARY_PATH": ":".join(libraries),
+            "PYTHONPATH": ":".join([str(NUMPY_1), *_own_path(), str(SITE)]),
+        }
         command = [
-            str(home / "bin" / "tritonserver"), f"--model-repository={self.repository}",
-            f"--backend-directory={backends}", "--model-control-mode=poll",
-            f"--repository-poll-secs={self.poll_seconds}", "--exit-on-error=false",
-            f"--http-port={self.http}", f"--grpc-port={self.grpc}",
-            f"--metrics-port={self.metrics}", "--http-address=127.0.0.1",
-            "--grpc-address=127.0.0.1", "--metrics-address=127.0.0.1",
+            str(home / "bin" / "tritonserver"),
+            f"--model-repository={self.repository}",
+            f"--backend-directory={backends}",
+            "--model-control-mode=poll",
+            f"--repository-poll-secs={self.poll_seconds}",
+            "--exit-on-error=false",
+            f"--http-port={self.http}",
+            f"--grpc-port={self.grpc}",
+            f"--metrics-port={self.metrics}",
+            "--http-address=127.0.0.1",
+            "--grpc-address=127.0.0.1",
+            "--metrics-address=127.0.0.1",
             f"--exit-timeout-secs={int(STOP_SECONDS) - 5}",
-        ]  # fmt: skip
+        ]
         with self.log.open("ab") as output:
-            self.process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT,
-                                            env=environment, start_new_session=True)  # fmt: skip
+            self.process = subprocess.Popen(
+                command,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                start_new_session=True,
+            )
         self._wait()
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None,
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
         trace: TracebackType | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.process.terminate()
         try:
             self.process.wait(STOP_SECONDS)

@@ -83,21 +83,32 @@ def test_the_configuration_agrees_with_the_signature(bundle: Path, tmp_path: Pat
     ("triton", "look"),
     [
         ({"dynamic_batching": False}, lambda c: not c.HasField("dynamic_batching")),
-        ({"preferred_batch_sizes": [], "max_queue_delay_us": 0},
-         lambda c: c.HasField("dynamic_batching")),
+        (
+            {"preferred_batch_sizes": [], "max_queue_delay_us": 0},
+            lambda c: c.HasField("dynamic_batching"),
+        ),
         ({"instances": 3}, lambda c: c.instance_group[0].count == 3),
         ({"versions": "all"}, lambda c: c.version_policy.HasField("all")),
-        ({"versions": {"specific": [1, 4]}},
-         lambda c: list(c.version_policy.specific.versions) == [1, 4]),
+        (
+            {"versions": {"specific": [1, 4]}},
+            lambda c: list(c.version_policy.specific.versions) == [1, 4],
+        ),
         ({"warmup": False}, lambda c: not c.model_warmup),
         ({"model_name": "other"}, lambda c: c.name == "other"),
-        ({"max_batch_size": 0, "preferred_batch_sizes": []},
-         lambda c: (c.max_batch_size, list(c.input[0].dims)) == (0, [-1, -1, 64])),
+        (
+            {"max_batch_size": 0, "preferred_batch_sizes": []},
+            lambda c: (c.max_batch_size, list(c.input[0].dims)) == (0, [-1, -1, 64]),
+        ),
         ({"max_batch_size": 4}, lambda c: c.max_batch_size == 4),
-        ({"platform": "native"}, lambda c: (c.backend, c.platform, c.default_model_filename)
-         == ("onnxruntime", "onnxruntime_onnx", "model.onnx")),
+        (
+            {"platform": "native"},
+            lambda c: (
+                (c.backend, c.platform, c.default_model_filename)
+                == ("onnxruntime", "onnxruntime_onnx", "model.onnx")
+            ),
+        ),
     ],
-)  # fmt: skip
+)
 def test_every_option_is_honoured(
     bundle: Path, tmp_path: Path, triton: dict[str, Any], look: Any
 ) -> None:
@@ -148,16 +159,19 @@ def test_the_curve_is_of_real_calls(net: World) -> None:
 def test_a_fixed_batch_is_refused_by_name(bundle: Path, tmp_path: Path) -> None:
     manifest = read_json(bundle / MANIFEST)
     manifest["signature"]["inputs"] = {"image": {"shape": [1, 3, 32, 32], "dtype": "float32"}}
-    said = refused(bundle, tmp_path / "repository", {**FIXED, "max_batch_size": 8},
-                   signature=manifest["signature"])  # fmt: skip
+    said = refused(
+        bundle,
+        tmp_path / "repository",
+        {**FIXED, "max_batch_size": 8},
+        signature=manifest["signature"],
+    )
     assert "input 'image' has no batch axis" in said
     assert "max_batch_size: 0" in said
 
 
 def test_an_output_without_batch_is_refused_by_name(bundle: Path, tmp_path: Path) -> None:
     outputs = {"y": ["batch", "rows", 64], "total": [7]}
-    said = refused(bundle, tmp_path / "repository", {**FIXED, "max_batch_size": 8},
-                   outputs=outputs)  # fmt: skip
+    said = refused(bundle, tmp_path / "repository", {**FIXED, "max_batch_size": 8}, outputs=outputs)
     assert "output 'total' has no batch axis" in said
 
 
@@ -182,8 +196,10 @@ def test_a_type_that_triton_lacks_is_refused_by_name(bundle: Path, tmp_path: Pat
 
 
 def test_known_sizes_stay_and_types_are_tritons(tmp_path: Path) -> None:
-    inputs = {name: TensorInput(shape=["n", "t", 3], dtype=dtype) for name, dtype in
-              (("a", "bool"), ("b", "uint8"), ("c", "bfloat16"))}  # fmt: skip
+    inputs = {
+        name: TensorInput(shape=["n", "t", 3], dtype=dtype)
+        for name, dtype in (("a", "bool"), ("b", "uint8"), ("c", "bfloat16"))
+    }
     dims = {"n": Dim(min=1, typical=2, max=4), "t": Dim(min=5, typical=5, max=5)}
     signature = Signature(inputs, dims, ("y", "z"), None, ("float64", "int16"))
     found = interface(signature, {"y": ["n", 16075], "z": ["n", None]}, None)
@@ -196,9 +212,12 @@ def test_known_sizes_stay_and_types_are_tritons(tmp_path: Path) -> None:
 def test_output_shapes_follow_the_dims() -> None:
     dims = {"n": Dim(min=1, typical=2, max=4), "t": Dim(min=2, typical=4, max=9)}
     signature = Signature({"x": TensorInput(shape=["n", "t"])}, dims, ("y", "z"))
-    sets = [InputSet(str(n), {"x": np.zeros((n, t))},
-                     {"y": np.zeros((n, t, 5)), "z": np.zeros((7, t - 1))})
-            for n, t in ((2, 4), (1, 2), (4, 9), (3, 5))]  # fmt: skip
+    sets = [
+        InputSet(
+            str(n), {"x": np.zeros((n, t))}, {"y": np.zeros((n, t, 5)), "z": np.zeros((7, t - 1))}
+        )
+        for n, t in ((2, 4), (1, 2), (4, 9), (3, 5))
+    ]
     assert output_shapes(signature, sets) == {"y": ["n", "t", 5], "z": [7, None]}
     assert batch_dim(signature) == "n"
 
@@ -218,8 +237,13 @@ def test_versions_are_added_and_never_changed(bundle: Path, tmp_path: Path) -> N
 def test_tuning_changes_only_when_asked(bundle: Path, tmp_path: Path) -> None:
     repository = tmp_path / "repository"
     export(bundle, repository, FIXED)
-    reseal(bundle, {**read_json(bundle / "spec.json"),
-                    "deploy": {"triton": {**FIXED, "max_queue_delay_us": 900}}})  # fmt: skip
+    reseal(
+        bundle,
+        {
+            **read_json(bundle / "spec.json"),
+            "deploy": {"triton": {**FIXED, "max_queue_delay_us": 900}},
+        },
+    )
     kept = export_triton(bundle, repository, lambda message: None)
     assert "--new-config" in kept.notes[0]
     text = (repository / "net" / "config.pbtxt").read_text()
@@ -259,13 +283,18 @@ def test_a_bundle_that_never_ran_is_refused(bundle: Path, tmp_path: Path) -> Non
 
 def test_native_platforms() -> None:
     assert {name: one.platform for name, one in NATIVE.items()} == {
-        "onnxruntime": "onnxruntime_onnx", "openvino": "", "torchscript": "pytorch_libtorch",
-        "aotinductor": "torch_aoti", "tensorrt": "tensorrt_plan"}  # fmt: skip
+        "onnxruntime": "onnxruntime_onnx",
+        "openvino": "",
+        "torchscript": "pytorch_libtorch",
+        "aotinductor": "torch_aoti",
+        "tensorrt": "tensorrt_plan",
+    }
 
 
 def test_pytorchs_tensors_are_numbered(bundle: Path, tmp_path: Path) -> None:
-    config = export(bundle, tmp_path / "repository", {**FIXED, "platform": "native"},
-                    backend="aotinductor")  # fmt: skip
+    config = export(
+        bundle, tmp_path / "repository", {**FIXED, "platform": "native"}, backend="aotinductor"
+    )
     assert [one.name for one in config.input] == ["x__0"]
     assert [one.name for one in config.output] == ["y__0", "total__1"]
     assert list(config.model_warmup[0].inputs) == ["x__0"]
@@ -288,8 +317,9 @@ def test_tensorrt_plans(bundle: Path, tmp_path: Path, flavour: str, fits: bool) 
 
 
 def test_a_backend_that_triton_lacks_is_refused(bundle: Path, tmp_path: Path) -> None:
-    said = refused(bundle, tmp_path / "repository", {**FIXED, "platform": "native"},
-                   backend="torch-compile")  # fmt: skip
+    said = refused(
+        bundle, tmp_path / "repository", {**FIXED, "platform": "native"}, backend="torch-compile"
+    )
     assert "platform: python" in said
 
 
@@ -300,13 +330,15 @@ def test_a_backend_that_triton_lacks_is_refused(bundle: Path, tmp_path: Path) ->
         ({"instances": 0}, "greater than or equal to 1"),
         ({"versions": {"latest": 1, "specific": [1]}}, "one of them"),
         ({"preprocess": {"python": "a.py:b", "inputs": {}}}, "at least 1"),
-        ({"preprocess": {"python": "a.py:b", "inputs": {"t": {"dtype": "text", "shape": [1]}}}},
-         "string"),
+        (
+            {"preprocess": {"python": "a.py:b", "inputs": {"t": {"dtype": "text", "shape": [1]}}}},
+            "string",
+        ),
         ({"model_name": "a/b"}, "pattern"),
         ({"max_batch_size": 64}, "at most 8"),
         ({"preferred_batch_sizes": [4, 16]}, "preferred_batch_sizes 16 is beyond"),
     ],
-)  # fmt: skip
+)
 def test_wrong_settings_are_found_when_the_spec_is_read(triton: dict[str, Any], says: str) -> None:
     loaded = load_spec_data(spec(deploy={"triton": triton}), Path())
     assert len(loaded.problems) == 1

@@ -23,8 +23,14 @@ Arrays = dict[str, np.ndarray[Any, Any]]
 TRITON = {"float32": "FP32", "int64": "INT64", "object": "BYTES"}
 
 
-def ask(server: Server, model: str, feeds: Arrays, outputs: list[str], protocol: str = "http",
-        version: str = "") -> Arrays:  # fmt: skip
+def ask(
+    server: Server,
+    model: str,
+    feeds: Arrays,
+    outputs: list[str],
+    protocol: str = "http",
+    version: str = "",
+) -> Arrays:
     """One request over HTTP or gRPC."""
     import tritonclient.grpc as grpc
     import tritonclient.http as http
@@ -70,7 +76,7 @@ def test_answers_are_the_bundles_own(
         ({"x": np.zeros((1, 4, 64), np.int64)}, "FP32"),
         ({"z": np.zeros((1, 4, 64), np.float32)}, "z"),
     ],
-)  # fmt: skip
+)
 def test_a_wrong_request_gets_an_error_and_the_server_lives(
     served: tuple[Server, World, Path], feeds: Arrays, says: str
 ) -> None:
@@ -107,8 +113,10 @@ def test_dynamic_batching_batches(served: tuple[Server, World, Path], tmp_path: 
     counters say that most requests shared a run."""
     server, net, repository = served
     world.write(tmp_path, {"model.py": NET})
-    data = spec(name="patient", deploy={"triton": {"preferred_batch_sizes": [8],
-                                                   "max_queue_delay_us": 200_000}})  # fmt: skip
+    data = spec(
+        name="patient",
+        deploy={"triton": {"preferred_batch_sizes": [8], "max_queue_delay_us": 200_000}},
+    )
     export_triton(write(tmp_path, data), repository, lambda message: None)
     wait_ready(server, "patient")
     before = _counts(server, "patient")
@@ -121,8 +129,10 @@ def test_dynamic_batching_batches(served: tuple[Server, World, Path], tmp_path: 
 
 
 def _counts(server: Server, model: str) -> tuple[float, float]:
-    return (server.metric("nv_inference_count", model),
-            server.metric("nv_inference_exec_count", model))  # fmt: skip
+    return (
+        server.metric("nv_inference_count", model),
+        server.metric("nv_inference_exec_count", model),
+    )
 
 
 def _together(call: Callable[[int], Any], threads: int, each: int) -> None:
@@ -195,13 +205,26 @@ def test_an_ensemble_takes_text_and_gives_labels(
 
     server, net, repository = served
     world.write(tmp_path, {"model.py": NET, "steps.py": STEPS, "helper.py": HELPER})
-    data = spec(name="reader", deploy={"triton": {
-        "preferred_batch_sizes": [4], "max_queue_delay_us": 500,
-        "preprocess": {"python": "steps.py:parse",
-                       "inputs": {"text": {"dtype": "string", "shape": [1]}}},
-        "postprocess": {"python": "steps.py:label",
-                        "outputs": {"label": {"dtype": "string", "shape": [1]},
-                                    "first": {"dtype": "float32", "shape": [2]}}}}})  # fmt: skip
+    data = spec(
+        name="reader",
+        deploy={
+            "triton": {
+                "preferred_batch_sizes": [4],
+                "max_queue_delay_us": 500,
+                "preprocess": {
+                    "python": "steps.py:parse",
+                    "inputs": {"text": {"dtype": "string", "shape": [1]}},
+                },
+                "postprocess": {
+                    "python": "steps.py:label",
+                    "outputs": {
+                        "label": {"dtype": "string", "shape": [1]},
+                        "first": {"dtype": "float32", "shape": [2]},
+                    },
+                },
+            }
+        },
+    )
     exported = export_triton(write(tmp_path, data), repository, lambda message: None)
     assert exported.models == ["reader_preprocess", "reader_model", "reader_postprocess", "reader"]
     for name in exported.models:
@@ -213,7 +236,8 @@ def test_an_ensemble_takes_text_and_gives_labels(
         expected = net.model.leaves({"x": x})
         np.testing.assert_allclose(found["first"], expected["y"][:, 0, :2], atol=1e-5)
         assert [one.decode() for one in found["label"].ravel()] == [
-            f"{value:.3f}" for value in expected["total"]]  # fmt: skip
+            f"{value:.3f}" for value in expected["total"]
+        ]
     with pytest.raises(InferenceServerException, match="could not convert"):
         ask(server, "reader", {"text": np.array([[b"one"]], dtype=object)}, ["first"])
     assert ask(server, "reader", {"text": text}, ["first"])["first"].shape == (2, 2)

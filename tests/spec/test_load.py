@@ -63,16 +63,24 @@ def test_a_good_spec(tmp_path: Path) -> None:
         ("backends:", "backend:", ["7:1: unknown key 'backend'; did you mean 'backends'?"]),
         ("dtype: float32", "dtyp: float32", ["6:26: unknown key 'dtyp'; did you mean 'dtype'?"]),
         ("typical: 2", "typical: 9", ["4:10: min <= typical <= max is needed; got 1, 9, 4"]),
-        ("batch, 3]", "bach, 3]", ["6:15: dim 'bach' is not declared; did you mean 'batch'?",
-                                   "4:3: dim 'batch' is declared but no input uses it; "
-                                   "did you mean 'bach'?"]),
+        (
+            "batch, 3]",
+            "bach, 3]",
+            [
+                "6:15: dim 'bach' is not declared; did you mean 'batch'?",
+                "4:3: dim 'batch' is declared but no input uses it; did you mean 'bach'?",
+            ],
+        ),
         ("onnx: toy.onnx", "onnx: a, python: b.py:c", ["2:8: exactly one of"]),
         ("onnx: toy.onnx", "python: toy.py", ["2:8: python: 'toy.py' has no ':'"]),
         ("name: toy\n", "", ["'name' is missing"]),
         ("name: toy", "name: ../x", ["1:7: string should match"]),
         ("name: toy", "name: toy\nname: again", ["2:1: key 'name' stands twice"]),
-        ("name: toy", "name: toy\nworkload: training",
-         ["2:11: workload 'training' needs to know how to train"]),
+        (
+            "name: toy",
+            "name: toy\nworkload: training",
+            ["2:11: workload 'training' needs to know how to train"],
+        ),
         ("float32}", "float32, range: [2, 1]}", ["6:6: range needs low <= high"]),
         ("float32}", "int8, range: [0, 300]}", ["range of input 'x' is not one of int8 values"]),
         ("float32}", "float32, optional: true}", ["6:6: an optional input needs `default`"]),
@@ -82,15 +90,21 @@ def test_a_good_spec(tmp_path: Path) -> None:
         ("[onnxruntime]", "[{a: {}, b: {}}]", ["7:12: write `name` or `name: {options}`"]),
         ("backends:", "budget: {metric_drop: 0.1}\nbackends:", ["7:10: budget.metric_drop needs"]),
         ("backends:", "benchmark: {points: [{bath: 1}]}\nbackends:", ["7:23: unknown dim 'bath'"]),
-        ("backends:", "benchmark: {points: [{batch: 9}]}\nbackends:",
-         ["dim 'batch' is outside its declared range"]),
+        (
+            "backends:",
+            "benchmark: {points: [{batch: 9}]}\nbackends:",
+            ["dim 'batch' is outside its declared range"],
+        ),
         ("batch:", "ba-tch:", ["dim name 'ba-tch' is not a plain identifier"]),
         ("min: 1", "min: 0", ["greater than or equal to 1"]),
         ("x: {shape: [batch, 3], dtype: float32}", "x: {value: 1}", ["no input is a tensor"]),
-        ("x: {shape: [batch, 3], dtype: float32}", "x: {tuple: [{shape: [batch, -1]}]}",
-         ["a size is 0 or more"]),
+        (
+            "x: {shape: [batch, 3], dtype: float32}",
+            "x: {tuple: [{shape: [batch, -1]}]}",
+            ["a size is 0 or more"],
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_problem_and_its_line(old: str, new: str, expected: list[str], tmp_path: Path) -> None:
     assert old in GOOD
     found = messages(read(GOOD.replace(old, new), tmp_path))
@@ -123,13 +137,29 @@ def test_json_is_a_spec_too(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("written", "value"),
-    [("no", "no"), ("on", "on"), ("y", "y"), ("1e-3", 1e-3), ("0o17", 15), ("017", 17),
-     ("1_000", "1_000"), ("12:30", "12:30"), ("2026-01-01", "2026-01-01"), ("~", None),
-     ("true", True), (".5", 0.5), ("0x1F", 31), ("+3", 3), ("'3'", "3")],
-)  # fmt: skip
+    [
+        ("no", "no"),
+        ("on", "on"),
+        ("y", "y"),
+        ("1e-3", 1e-3),
+        ("0o17", 15),
+        ("017", 17),
+        ("1_000", "1_000"),
+        ("12:30", "12:30"),
+        ("2026-01-01", "2026-01-01"),
+        ("~", None),
+        ("true", True),
+        (".5", 0.5),
+        ("0x1F", 31),
+        ("+3", 3),
+        ("'3'", "3"),
+    ],
+)
 def test_yaml_1_2_scalars(written: str, value: object, tmp_path: Path) -> None:
-    text = GOOD.replace("x: {shape: [batch, 3], dtype: float32}",
-                        f"x: {{shape: [batch]}}\n  c: {{value: {written}}}")  # fmt: skip
+    text = GOOD.replace(
+        "x: {shape: [batch, 3], dtype: float32}",
+        f"x: {{shape: [batch]}}\n  c: {{value: {written}}}",
+    )
     loaded = read(text, tmp_path)
     assert loaded.spec is not None, loaded.problems
     found = loaded.spec.inputs["c"].value
@@ -153,11 +183,16 @@ def test_yaml_1_2_scalars(written: str, value: object, tmp_path: Path) -> None:
         ("name: !!python/object:os.system x\n", "is not allowed here"),
         ("? [a, b]\n: 1\n", "a key must be a plain word"),
         (b"name: \xff\xfe", "UTF-8"),
-        ("a: &a [x, x, x, x, x, x, x, x, x]\n"
-         + "".join(f"{chr(98 + i)}: &{chr(98 + i)} [{', '.join(['*' + chr(97 + i)] * 9)}]\n"
-                   for i in range(8)), "expands without end"),
+        (
+            "a: &a [x, x, x, x, x, x, x, x, x]\n"
+            + "".join(
+                f"{chr(98 + i)}: &{chr(98 + i)} [{', '.join(['*' + chr(97 + i)] * 9)}]\n"
+                for i in range(8)
+            ),
+            "expands without end",
+        ),
     ],
-)  # fmt: skip
+)
 def test_no_text_breaks_the_reader(text: str | bytes, message: str, tmp_path: Path) -> None:
     try:
         problems: list[SpecError] = read(text, tmp_path).problems
@@ -200,12 +235,14 @@ def valid(draw: st.DrawFn) -> dict[str, object]:
         "name": draw(st.from_regex(r"\A[a-z][a-z0-9._-]{0,20}\Z")),
         "model": {"python": "m.py:f"},
         "dims": {n: {"min": a, "typical": b, "max": c} for n, (a, b, c) in dims.items()},
-        "inputs": {"first": draw(st.sampled_from(kinds)),
-                   "flag": {"value": draw(st.booleans() | st.integers() | st.text(max_size=5))}},
+        "inputs": {
+            "first": draw(st.sampled_from(kinds)),
+            "flag": {"value": draw(st.booleans() | st.integers() | st.text(max_size=5))},
+        },
         "passes": draw(st.lists(st.sampled_from(["a", {"b": {"c": 1}}]), max_size=2)),
         "backends": ["onnxruntime"],
         "seed": draw(st.integers(0, 2**31)),
-    }  # fmt: skip
+    }
 
 
 @given(valid())
@@ -230,14 +267,16 @@ def outcome(text: str, folder: Path) -> None:
             assert re.search(r":\d+:\d+", str(one)) or "UTF-8" in str(one), one
 
 
-ANY = settings(max_examples=150, deadline=None,
-               suppress_health_check=[HealthCheck.function_scoped_fixture])  # fmt: skip
+ANY = settings(
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 DATA = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
-    lambda inner: (st.lists(inner, max_size=3)
-                   | st.dictionaries(st.text(max_size=8), inner, max_size=3)),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3)
+    ),
     max_leaves=10,
-)  # fmt: skip
+)
 
 
 @given(text=st.text(max_size=200) | st.text("{}[]:,-&*!|>'\"# \n\tab1?%@`", max_size=80))

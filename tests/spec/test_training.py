@@ -25,8 +25,10 @@ budget: {peak_memory: 0.5}
 def problems(tmp_path: Path, text: str) -> list[str]:
     path = tmp_path / "s.yaml"
     path.write_text(text)
-    return [str(one).removeprefix(str(path) + ":").replace("\n ", ";")
-            for one in load_spec(path).problems]  # fmt: skip
+    return [
+        str(one).removeprefix(str(path) + ":").replace("\n ", ";")
+        for one in load_spec(path).problems
+    ]
 
 
 def test_a_spec_of_training(tmp_path: Path) -> None:
@@ -55,8 +57,11 @@ def test_an_optimizer_by_its_name(tmp_path: Path, text: str) -> None:
 
 
 CASES = [
-    ("accumulate: 2", "accumulate: 3",
-     ["10:15: train.accumulate: the batch does not divide by the accumulation", "use 2"]),
+    (
+        "accumulate: 2",
+        "accumulate: 3",
+        ["10:15: train.accumulate: the batch does not divide by the accumulation", "use 2"],
+    ),
     ("accumulate: 2", "accumulate: 0", ["10:15: train.accumulate: input should be greater than"]),
     ("loss: m.py:loss", "loss: loss", ["6:9: train.loss: 'loss' has no ':'"]),
     ("batches: m.py:batches", "batches: data", ["7:12: train.batches: 'data' has no ':'"]),
@@ -66,15 +71,27 @@ CASES = [
     ("{adamw: {lr: 3.0e-4}}", "{adamw: {rl: 1}}", ["8:23:", "unknown key 'rl'"]),
     ("{adamw: {lr: 3.0e-4}}", "adagrad", ["unknown key 'adagrad'"]),
     ("workload: training\n", "", ["4:1: train:", "belongs to workload 'training'"]),
-    ("peak_memory: 0.5", "cosine: 0.5",
-     ["11:10: budget.cosine:", "belongs to workload 'inference'"]),
-    ("peak_memory: 0.5", "speedup: 2",
-     ["11:10: budget.speedup:", "belongs to workload 'inference'"]),
-    ("python: m.py:build", "onnx: m.onnx",
-     ["2:9: model.onnx: only a model built in Python can be trained"]),
-    ("budget:", "benchmark: {baselines: [eager]}\nbudget:",
-     ["11:13: benchmark.baselines:", "has no meaning in training"]),
-]  # fmt: skip
+    (
+        "peak_memory: 0.5",
+        "cosine: 0.5",
+        ["11:10: budget.cosine:", "belongs to workload 'inference'"],
+    ),
+    (
+        "peak_memory: 0.5",
+        "speedup: 2",
+        ["11:10: budget.speedup:", "belongs to workload 'inference'"],
+    ),
+    (
+        "python: m.py:build",
+        "onnx: m.onnx",
+        ["2:9: model.onnx: only a model built in Python can be trained"],
+    ),
+    (
+        "budget:",
+        "benchmark: {baselines: [eager]}\nbudget:",
+        ["11:13: benchmark.baselines:", "has no meaning in training"],
+    ),
+]
 
 
 @pytest.mark.parametrize(("old", "new", "words"), CASES)
@@ -92,9 +109,11 @@ def test_training_limits_are_not_for_inference(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("workload", "backend", "words"),
-    [("training", "onnxruntime", "backend 'onnxruntime' is not one of workload 'training'"),
-     ("inference", "training", "backend 'training' is not one of workload 'inference'")],
-)  # fmt: skip
+    [
+        ("training", "onnxruntime", "backend 'onnxruntime' is not one of workload 'training'"),
+        ("inference", "training", "backend 'training' is not one of workload 'inference'"),
+    ],
+)
 def test_backends_of_the_other_workload(
     tmp_path: Path, workload: str, backend: str, words: str
 ) -> None:

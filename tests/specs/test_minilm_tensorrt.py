@@ -13,9 +13,10 @@ from tests.specs.conftest import SPECS
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(flavours.missing(flavours.RTX) is not None,
-                       reason=f"{flavours.missing(flavours.RTX)}"),
-]  # fmt: skip
+    pytest.mark.skipif(
+        flavours.missing(flavours.RTX) is not None, reason=f"{flavours.missing(flavours.RTX)}"
+    ),
+]
 
 
 def test_engines_of_three_precisions_for_two_architectures(tmp_path: Path) -> None:
@@ -26,8 +27,9 @@ def test_engines_of_three_precisions_for_two_architectures(tmp_path: Path) -> No
     data["data"]["calibration"] = {"python": f"{SPECS / 'minilm.py'}:sentences", "samples": 8}
     path = tmp_path / "minilm_tensorrt.yaml"
     path.write_text(yaml.safe_dump(data))
-    options = megacompile.Options(build_dir=tmp_path / "build", report_dir=tmp_path / "report",
-                                  verify_each=False)  # fmt: skip
+    options = megacompile.Options(
+        build_dir=tmp_path / "build", report_dir=tmp_path / "report", verify_each=False
+    )
     result = megacompile.build(path, options)
     report = result.report
     assert (report.verdict, result.exit_code) == ("built_not_executed", 0)

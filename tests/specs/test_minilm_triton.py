@@ -16,8 +16,12 @@ from tests.serving.server import Server, missing
 from tests.serving.test_server import ask
 from tests.specs.conftest import SPECS, load_hooks, runner
 
-TEXTS = ["A dog runs over the meadow.", "Return a list of all keys.", "x",
-         "Iterate over " + "very " * 60 + "long sequences."]  # fmt: skip
+TEXTS = [
+    "A dog runs over the meadow.",
+    "Return a list of all keys.",
+    "x",
+    "Iterate over " + "very " * 60 + "long sequences.",
+]
 
 
 @pytest.fixture(autouse=True)
@@ -42,8 +46,9 @@ def test_text_in_embedding_out(tmp_path: Path) -> None:
     data = yaml.safe_load((SPECS / "minilm_triton.yaml").read_text())
     data = {k: v for k, v in data.items() if k not in ("variants", "budget", "data")}
     data |= {"backends": ["onnxruntime"], "benchmark": {"baselines": ["eager"]}}
-    world.write(tmp_path, {name: (SPECS / name).read_text()
-                           for name in ("minilm.py", "minilm_triton.py")})  # fmt: skip
+    world.write(
+        tmp_path, {name: (SPECS / name).read_text() for name in ("minilm.py", "minilm_triton.py")}
+    )
     data["deploy"]["triton"] |= {"preferred_batch_sizes": [4], "max_queue_delay_us": 500}
     bundle = write(tmp_path, data)
     carried = sorted(file.name for file in (bundle / "deploy").iterdir())

@@ -87,13 +87,16 @@ def test_numbers_and_sites(digits: Eager, run: Callable[..., Any]) -> None:
 def test_the_selector(run: Callable[..., Any]) -> None:
     result = run(only=("features.0.*", "features.3.0"))
     assert (result.sites.changed, result.sites.skipped) == (
-        2, [("features.1.0", "not named by `only`")])  # fmt: skip
+        2,
+        [("features.1.0", "not named by `only`")],
+    )
     with pytest.raises(PassError, match=r"selector 'featurs.0.0' of `only` matches nothing"):
         run(only=("featurs.0.0",))
 
 
-def test_nothing_to_fuse_is_an_error(passes: ModuleType, run: Callable[..., Any],
-                                     digits: Eager, tmp_path: Path) -> None:  # fmt: skip
+def test_nothing_to_fuse_is_an_error(
+    passes: ModuleType, run: Callable[..., Any], digits: Eager, tmp_path: Path
+) -> None:
     fused = run().model
     with pytest.raises(PassError, match="no convolution could be fused"):
         passes.FuseConvBatchNorm().run(fused, make_context(tmp_path, digits.signature))
@@ -103,8 +106,9 @@ def test_nothing_to_fuse_is_an_error(passes: ModuleType, run: Callable[..., Any]
 def test_build(spec: Spec, tmp_path: Path) -> None:
     data = spec.model_dump(mode="json", by_alias=True, exclude_unset=True)
     data["benchmark"] = {"baselines": ["eager"], "points": [{"batch": 1}], "seconds": 2}
-    options = megacompile.Options(build_dir=tmp_path / "build", report_dir=tmp_path / "report",
-                                  cache_dir=tmp_path / "cache")  # fmt: skip
+    options = megacompile.Options(
+        build_dir=tmp_path / "build", report_dir=tmp_path / "report", cache_dir=tmp_path / "cache"
+    )
     result = megacompile.build(Spec(**data), options, base=SPECS)
     candidates = {c.name: c for c in result.report.candidates}
     assert set(candidates) == {"fused/onnxruntime", "fused/torchscript"}
@@ -155,8 +159,14 @@ def distribution(tmp_path: Path) -> Callable[..., str]:
         (info / "entry_points.txt").write_text(f"[megacompile.passes]\ntheirs = {table}\n")
         (tmp_path / "their_passes.py").write_text(THEIRS.replace("NAME", name))
         environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
-        done = subprocess.run([sys.executable, "-c", PROBE], env=environment, cwd=SPECS.parent,
-                              capture_output=True, text=True, check=True)  # fmt: skip
+        done = subprocess.run(
+            [sys.executable, "-c", PROBE],
+            env=environment,
+            cwd=SPECS.parent,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
         return done.stdout
 
     return probe

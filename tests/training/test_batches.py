@@ -173,10 +173,12 @@ def test_a_stream_that_can_be_read_once_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("changed", "words"),
-    [('"y": [0] * (1 + index % 2)', ["'y' is not alike", "int64 [1]", "int64 [2]"]),
-     ('("y" if index % 2 else "z"): 0', ["differ in their names"]),
-     ('"y": 1.0 if index % 2 else 0', ["'y' is not alike", "float64 []"])],
-)  # fmt: skip
+    [
+        ('"y": [0] * (1 + index % 2)', ["'y' is not alike", "int64 [1]", "int64 [2]"]),
+        ('("y" if index % 2 else "z"): 0', ["differ in their names"]),
+        ('"y": 1.0 if index % 2 else 0', ["'y' is not alike", "float64 []"]),
+    ],
+)
 @pytest.mark.parametrize("workers", [0, 1])
 def test_samples_that_do_not_fit_together(
     tmp_path: Path, changed: str, words: list[str], workers: int
@@ -201,11 +203,13 @@ def test_the_time_spent_waiting_is_told_apart_from_the_start(tmp_path: Path) -> 
 
 @pytest.mark.parametrize(
     ("text", "options", "words"),
-    [(STREAM.format(step=3), {}, "return a Dataset"),
-     (DATASET.format(body=""), {}, "`workers: 2`"),
-     (DATASET.format(body=""), {"workers": 3}, "more than 3 `workers`"),
-     (DATASET.format(body=""), {"preload": True}, "more than 0 `workers`")],
-)  # fmt: skip
+    [
+        (STREAM.format(step=3), {}, "return a Dataset"),
+        (DATASET.format(body=""), {}, "`workers: 2`"),
+        (DATASET.format(body=""), {"workers": 3}, "more than 3 `workers`"),
+        (DATASET.format(body=""), {"preload": True}, "more than 0 `workers`"),
+    ],
+)
 def test_what_to_do_when_a_step_waits(
     tmp_path: Path, text: str, options: dict[str, object], words: str
 ) -> None:
@@ -220,14 +224,19 @@ def test_what_to_do_when_a_step_waits(
         ("def batches():\n    return iter(())\n", "is empty"),
         ("def batches():\n    yield [1, 2]\n", "is no dict"),
         ("def batches():\n    yield {'x': 1.0}\n", "no axis of samples"),
-        ("import numpy as np\ndef batches():\n    yield {'x': np.zeros(3), 'y': np.zeros(4)}\n",
-         "different numbers of samples"),
-        ("import numpy as np\ndef batches():\n    yield {'x': np.zeros(3)}\n"
-         "    yield {'z': np.zeros(3)}\n", "changes its names"),
+        (
+            "import numpy as np\ndef batches():\n    yield {'x': np.zeros(3), 'y': np.zeros(4)}\n",
+            "different numbers of samples",
+        ),
+        (
+            "import numpy as np\ndef batches():\n    yield {'x': np.zeros(3)}\n"
+            "    yield {'z': np.zeros(3)}\n",
+            "changes its names",
+        ),
         ("def batches():\n    raise OSError('disk gone')\n", "disk gone"),
         ("def batches():\n    return 7\n", "gives no batches"),
     ],
-)  # fmt: skip
+)
 def test_data_that_can_not_be_used_is_named(tmp_path: Path, text: str, words: str) -> None:
     with pytest.raises(DataError) as caught:
         next(iter(made(tmp_path, text, batch_size=4)))
@@ -267,10 +276,14 @@ def test_stored_arrays(tmp_path: Path, kind: str) -> None:
 
 @pytest.mark.parametrize(
     ("reference", "words"),
-    [("npz:daat.npz", "data.npz"), ("npz:data.npz", "different lengths"),
-     ("npz:text.npz", "can't be read"), ("arrays:nothing", "no such folder"),
-     ("arrays:.", "no array")],
-)  # fmt: skip
+    [
+        ("npz:daat.npz", "data.npz"),
+        ("npz:data.npz", "different lengths"),
+        ("npz:text.npz", "can't be read"),
+        ("arrays:nothing", "no such folder"),
+        ("arrays:.", "no array"),
+    ],
+)
 def test_stored_arrays_that_can_not_be_used(tmp_path: Path, reference: str, words: str) -> None:
     np.savez(tmp_path / "data.npz", x=np.zeros(3), y=np.zeros(4))
     (tmp_path / "text.npz").write_text("no archive")
@@ -308,7 +321,9 @@ def test_pieces_that_do_not_fit_are_named(tmp_path: Path, body: str) -> None:
 
 
 def test_sizes_may_change_from_batch_to_batch(tmp_path: Path) -> None:
-    text = "import numpy as np\ndef batches():\n    yield {'x': np.zeros((4, 3))}\n    " \
-           "yield {'x': np.zeros((4, 5))}\n"  # fmt: skip
+    text = (
+        "import numpy as np\ndef batches():\n    yield {'x': np.zeros((4, 3))}\n    "
+        "yield {'x': np.zeros((4, 5))}\n"
+    )
     found = made(tmp_path, text, batch_size=4)
     assert [batch["x"].shape[1] for batch in itertools.islice(found, 3)] == [3, 5, 3]

@@ -12,8 +12,11 @@ from safetensors import SafetensorError
 from megacompile.errors import MegacompileError, ModelError
 from megacompile.training.checkpoints import REST, TENSORS, Checkpoints
 
-STATE = {"module": {"a.weight": torch.arange(6.0).reshape(2, 3)}, "steps": {0: (1, None, 2.5)},
-         "list": [torch.ones(2, dtype=torch.bfloat16), "text", True]}  # fmt: skip
+STATE = {
+    "module": {"a.weight": torch.arange(6.0).reshape(2, 3)},
+    "steps": {0: (1, None, 2.5)},
+    "list": [torch.ones(2, dtype=torch.bfloat16), "text", True],
+}
 
 
 def test_state_comes_back_with_types_and_dtypes(tmp_path: Path) -> None:
@@ -74,8 +77,9 @@ def test_a_full_disk_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     run.save(1, STATE)
 
     def full(tensors: dict[str, torch.Tensor], path: str) -> None:
-        raise SafetensorError("Error while serializing: I/O error: No space left on device "
-                              "(os error 28)")  # fmt: skip
+        raise SafetensorError(
+            "Error while serializing: I/O error: No space left on device (os error 28)"
+        )
 
     monkeypatch.setattr(safetensors.torch, "save_file", full)
     with pytest.raises(MegacompileError, match="the disk is full"):

@@ -50,8 +50,7 @@ def test_bfloat16_is_numeric_and_not_exact(plain: Trace) -> None:
 
 
 def changed(plain: Trace, name: str, value: torch.Tensor) -> Trace:
-    return Trace(plain.losses, {**plain.gradients, name: value}, plain.start, plain.one,
-                 plain.many)  # fmt: skip
+    return Trace(plain.losses, {**plain.gradients, name: value}, plain.start, plain.one, plain.many)
 
 
 def test_the_guilty_parameter_is_named(plain: Trace) -> None:

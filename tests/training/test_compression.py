@@ -51,16 +51,30 @@ def test_infinities_are_left_alone() -> None:
 def test_what_stays_as_it_is() -> None:
     net = nn.Linear(8, 8)
     compressor = Compressor(Compression(minimum_elements=100, block_size=32), net)
-    for tensor in (torch.arange(1000), torch.ones(1000, dtype=torch.bool), torch.randn(99),
-                   net.weight, net.weight.t(), torch.randn(4, 1).expand(4, 100)):  # fmt: skip
+    for tensor in (
+        torch.arange(1000),
+        torch.ones(1000, dtype=torch.bool),
+        torch.randn(99),
+        net.weight,
+        net.weight.t(),
+        torch.randn(4, 1).expand(4, 100),
+    ):
         assert compressor.pack(tensor) is tensor
     assert isinstance(compressor.pack(torch.randn(100)), View)
 
 
-@pytest.mark.parametrize("view", [
-    lambda t: t, lambda t: t.transpose(0, 1), lambda t: t.permute(2, 0, 1), lambda t: t[:, 2:5],
-    lambda t: t[..., ::2], lambda t: t.view(-1), lambda t: t[1],
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "view",
+    [
+        lambda t: t,
+        lambda t: t.transpose(0, 1),
+        lambda t: t.permute(2, 0, 1),
+        lambda t: t[:, 2:5],
+        lambda t: t[..., ::2],
+        lambda t: t.view(-1),
+        lambda t: t[1],
+    ],
+)
 def test_views_come_back_with_shape_and_values(view) -> None:  # type: ignore[no-untyped-def]
     torch.manual_seed(0)
     tensor = view(torch.randn(6, 10, 8))

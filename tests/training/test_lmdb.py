@@ -51,9 +51,11 @@ def place(tmp_path: Path) -> Path:
 
 def same(one: dict[str, Array], other: dict[str, Array]) -> bool:
     return set(one) == set(other) and all(
-        one[n].dtype == other[n].dtype and one[n].shape == other[n].shape
-        and one[n].tobytes() == other[n].tobytes() for n in one
-    )  # fmt: skip
+        one[n].dtype == other[n].dtype
+        and one[n].shape == other[n].shape
+        and one[n].tobytes() == other[n].tobytes()
+        for n in one
+    )
 
 
 def change(place: Path, key: bytes, value: bytes | None) -> None:
@@ -87,8 +89,11 @@ def record_of(place: Path, key: bytes) -> bytes:
 @st.composite
 def any_samples(draw: st.DrawFn) -> list[dict[str, Array]]:
     """Up to six samples of the same names and dtypes, with shapes of their own."""
-    names = draw(st.lists(st.text(string.printable, min_size=1, max_size=8), min_size=1,
-                          max_size=3, unique=True))  # fmt: skip
+    names = draw(
+        st.lists(
+            st.text(string.printable, min_size=1, max_size=8), min_size=1, max_size=3, unique=True
+        )
+    )
     dtypes = {name: draw(st.sampled_from(DTYPES)) for name in names}
     count = draw(st.integers(1, 6))
     shapes = hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=4)
@@ -366,8 +371,10 @@ def test_a_disk_without_space(tmp_path: Path) -> None:
     np.savez(tmp_path / "data.npz", x=np.zeros((50, 100_000)))
     done = subprocess.run(
         [sys.executable, "-c", FULL, "write-lmdb", f"npz:{tmp_path}/data.npz", f"{tmp_path}/out"],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 2, done.stderr
     assert "can't be written" in done.stderr
     assert "free some space" in done.stderr
@@ -414,8 +421,14 @@ def uneven():
 def test_sources(name: str, names: list[str], limit: int | None, tmp_path: Path) -> None:
     (tmp_path / "source.py").write_text(SOURCES)
     events = []
-    write_source(f"source.py:{name}", tmp_path, tmp_path / "data",
-                 lambda event, **data: events.append((event, data)), names, limit)  # fmt: skip
+    write_source(
+        f"source.py:{name}",
+        tmp_path,
+        tmp_path / "data",
+        lambda event, **data: events.append((event, data)),
+        names,
+        limit,
+    )
     found = LmdbSamples(tmp_path / "data")
     assert [int(s["y"]) for s in found] == list(range(limit or 7))  # type: ignore[attr-defined]
     assert [s["x"].tolist() for s in found][-1] == [(limit or 7) - 1.0] * 2  # type: ignore[attr-defined]
@@ -455,8 +468,10 @@ def test_arrays_are_written_from_where_they_lie(tmp_path: Path) -> None:
     np.save(tmp_path / "arrays/y.npy", np.arange(4, dtype=np.int16))
     before = {p.name: p.read_bytes() for p in (tmp_path / "arrays").iterdir()}
     write_source("arrays:arrays", tmp_path, tmp_path / "data", lambda event, **data: None)
-    stored, arrays = LmdbSamples(tmp_path / "data"), open_dataset("arrays", tmp_path / "arrays",
-                                                                   False)  # fmt: skip
+    stored, arrays = (
+        LmdbSamples(tmp_path / "data"),
+        open_dataset("arrays", tmp_path / "arrays", False),
+    )
     assert all(same(stored[n], arrays[n]) for n in range(4))
     assert {p.name: p.read_bytes() for p in (tmp_path / "arrays").iterdir()} == before
 

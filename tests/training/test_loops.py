@@ -36,8 +36,9 @@ class Samples(torch.utils.data.Dataset[dict[str, Any]]):
         return len(self.data["label"])
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        return {name: torch.from_numpy(np.asarray(values[index]))
-                for name, values in self.data.items()}  # fmt: skip
+        return {
+            name: torch.from_numpy(np.asarray(values[index])) for name, values in self.data.items()
+        }
 
 
 def accuracy(module: torch.nn.Module) -> float:
@@ -79,9 +80,14 @@ def test_lightning(bundle: Path, tmp_path: Path) -> None:
             return self.step.optimizer
 
     wrapped = Wrapped(step)
-    trainer = lightning.Trainer(max_epochs=2, accelerator="cpu", logger=False,
-                                enable_checkpointing=False, enable_progress_bar=False,
-                                default_root_dir=str(tmp_path))  # fmt: skip
+    trainer = lightning.Trainer(
+        max_epochs=2,
+        accelerator="cpu",
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        default_root_dir=str(tmp_path),
+    )
     loader = torch.utils.data.DataLoader(Samples(), batch_size=16, shuffle=True, drop_last=True)
     trainer.fit(wrapped, loader)
     assert np.mean(wrapped.losses[-10:]) < 0.6 * np.mean(wrapped.losses[:10])
@@ -104,14 +110,26 @@ def test_transformers_trainer(bundle: Path, tmp_path: Path) -> None:
             return step.compute_loss(inputs)
 
     arguments = transformers.TrainingArguments(
-        output_dir=str(tmp_path), per_device_train_batch_size=16, num_train_epochs=2,
-        report_to=[], save_strategy="no", use_cpu=True, remove_unused_columns=False,
-        label_names=["label"], disable_tqdm=True, max_grad_norm=1.0, lr_scheduler_type="constant",
-    )  # fmt: skip
+        output_dir=str(tmp_path),
+        per_device_train_batch_size=16,
+        num_train_epochs=2,
+        report_to=[],
+        save_strategy="no",
+        use_cpu=True,
+        remove_unused_columns=False,
+        label_names=["label"],
+        disable_tqdm=True,
+        max_grad_norm=1.0,
+        lr_scheduler_type="constant",
+    )
     schedule = torch.optim.lr_scheduler.ConstantLR(step.optimizer, factor=1.0)
-    trainer = Own(model=step.module, args=arguments, train_dataset=Samples(),
-                  data_collator=torch.utils.data.default_collate,
-                  optimizers=(step.optimizer, schedule))  # fmt: skip
+    trainer = Own(
+        model=step.module,
+        args=arguments,
+        train_dataset=Samples(),
+        data_collator=torch.utils.data.default_collate,
+        optimizers=(step.optimizer, schedule),
+    )
     result = trainer.train()
     assert result.training_loss < 1.5
     assert accuracy(step.module) > 0.7

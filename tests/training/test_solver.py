@@ -25,16 +25,20 @@ def chain(count: int, inner: int, boundary: int, head: int = 0) -> Problem:
 
 def brute(problem: Problem, budget: int) -> float | None:
     """The least time of all sets within the budget."""
-    costs = [sum(map(problem.cost, chosen)) for chosen in allowed(problem)
-             if peak_of(problem, chosen) <= budget]  # fmt: skip
+    costs = [
+        sum(map(problem.cost, chosen))
+        for chosen in allowed(problem)
+        if peak_of(problem, chosen) <= budget
+    ]
     return min(costs, default=None)
 
 
 def allowed(problem: Problem) -> Iterator[list[Way]]:
     """All sets in which no block is taken twice or with one inside it."""
     inside = [set(segment.blocks) for segment in problem.segments]
-    options = [[None, *(w for w in problem.ways if w.block == name)]
-               for name in problem.milliseconds]  # fmt: skip
+    options = [
+        [None, *(w for w in problem.ways if w.block == name)] for name in problem.milliseconds
+    ]
     for one in itertools.product(*options):
         chosen = [way for way in one if way is not None]
         names = {way.block for way in chosen}
@@ -69,8 +73,11 @@ def problems(draw: st.DrawFn) -> Problem:
         if draw(st.booleans()) and start > 1:  # something that two blocks use
             saved.append(Saved(draw(size), (start - 1, start), (name,)))
     segments.append(Segment((), draw(size)))
-    selective = {name: draw(st.integers(0, int(cost))) for name, cost in milliseconds.items()
-                 if draw(st.booleans())}  # fmt: skip
+    selective = {
+        name: draw(st.integers(0, int(cost)))
+        for name, cost in milliseconds.items()
+        if draw(st.booleans())
+    }
     return Problem(milliseconds, segments, saved, selective)
 
 
@@ -104,9 +111,11 @@ def test_segments_of_a_chain_take_the_square_root(layers: int) -> None:
         problem = Problem(
             dict.fromkeys(names, float(length)),
             [Segment((n,), length) for n in names],
-            [*(Saved(length - 1, (i,)) for i in range(count)),
-             *(Saved(1, (i,), (names[i],)) for i in range(count))],
-        )  # fmt: skip
+            [
+                *(Saved(length - 1, (i,)) for i in range(count)),
+                *(Saved(1, (i,), (names[i],)) for i in range(count)),
+            ],
+        )
         best[length] = least(problem).peak
     shortest = min(best, key=lambda length: best[length])
     root = math.isqrt(layers)
@@ -138,9 +147,10 @@ def test_equal_blocks_take_as_few_as_needed() -> None:
 
 def test_a_block_and_its_inside_are_not_both_taken() -> None:
     problem = Problem(
-        {"a": 2.0, "a.x": 1.0}, [Segment(("a", "a.x"), 8), Segment(("a",), 8), Segment((), 1)],
+        {"a": 2.0, "a.x": 1.0},
+        [Segment(("a", "a.x"), 8), Segment(("a",), 8), Segment((), 1)],
         [Saved(8, (0,)), Saved(8, (1,)), Saved(1, (0,), ("a", "a.x"))],
-    )  # fmt: skip
+    )
     assert solve(problem, 16).blocks == ("a.x",)  # type: ignore[union-attr]
 
 
@@ -154,11 +164,15 @@ def test_products_are_kept_in_as_many_blocks_as_fit() -> None:
     """Kept products make recomputation cheap; a tight budget takes whole blocks instead."""
     names = [f"b{i}" for i in range(8)]
     problem = Problem(
-        dict.fromkeys(names, 10.0), [Segment((n,), 10) for n in names],
-        [*(Saved(5, (i,), products=(names[i],)) for i in range(8)),
-         *(Saved(4, (i,)) for i in range(8)), *(Saved(1, (i,), (names[i],)) for i in range(8))],
+        dict.fromkeys(names, 10.0),
+        [Segment((n,), 10) for n in names],
+        [
+            *(Saved(5, (i,), products=(names[i],)) for i in range(8)),
+            *(Saved(4, (i,)) for i in range(8)),
+            *(Saved(1, (i,), (names[i],)) for i in range(8)),
+        ],
         dict.fromkeys(names, 1.0),
-    )  # fmt: skip
+    )
     assert peak_of(problem, ()) == 80
     loose, tight = solve(problem, 60), solve(problem, 40)
     assert loose is not None

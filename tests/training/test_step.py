@@ -30,8 +30,9 @@ def gradients(step: TrainingStep, batch: Batch) -> dict[str, torch.Tensor]:
 def assert_close(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor], **tolerance: Any) -> None:
     assert set(a) == set(b)
     for name, value in a.items():
-        torch.testing.assert_close(value, b[name], msg=lambda text, n=name: f"{n}: {text}",
-                                   **tolerance)  # fmt: skip
+        torch.testing.assert_close(
+            value, b[name], msg=lambda text, n=name: f"{n}: {text}", **tolerance
+        )
 
 
 def test_the_plain_step_is_what_anyone_would_write() -> None:
@@ -57,8 +58,9 @@ def test_the_plain_step_is_what_anyone_would_write() -> None:
 def test_accumulated_gradients_are_those_of_the_whole_batch() -> None:
     whole, pieces = make_form(dropout=False, accumulate=1), make_form(dropout=False, accumulate=4)
     batch = next(batches_of(whole))
-    assert_close(gradients(whole.step(), batch), gradients(pieces.step(), batch),
-                 rtol=1e-4, atol=1e-7)  # fmt: skip
+    assert_close(
+        gradients(whole.step(), batch), gradients(pieces.step(), batch), rtol=1e-4, atol=1e-7
+    )
 
 
 def test_the_form_and_its_module_stay_untouched() -> None:
@@ -129,8 +131,12 @@ def test_a_resumed_run_goes_on_as_if_nothing_had_happened(recipe: Recipe) -> Non
     again.load_state_dict(copied)
     got = again.step(second)
     assert got == expected
-    assert_close(dict(again.module.named_parameters()), dict(through.module.named_parameters()),
-                 rtol=0, atol=0)  # fmt: skip
+    assert_close(
+        dict(again.module.named_parameters()),
+        dict(through.module.named_parameters()),
+        rtol=0,
+        atol=0,
+    )
 
 
 def test_normalization_softmax_and_loss_are_computed_in_float32() -> None:
@@ -172,11 +178,13 @@ def test_normalization_softmax_and_loss_are_computed_in_float32() -> None:
 def test_checkpoints_change_nothing_but_memory(policy: Any, autocast: Any) -> None:
     form = make_form()  # with dropout
     recipe = Recipe(autocast=autocast)
-    wrapped = recipe.edited(checkpoints=tuple(
-        Checkpoint(module=f"blocks.{n}", policy=policy) for n in range(6)))  # fmt: skip
+    wrapped = recipe.edited(
+        checkpoints=tuple(Checkpoint(module=f"blocks.{n}", policy=policy) for n in range(6))
+    )
     batch = next(batches_of(form))
-    assert_close(gradients(form.step(recipe), batch), gradients(form.step(wrapped), batch),
-                 rtol=0, atol=0)  # fmt: skip
+    assert_close(
+        gradients(form.step(recipe), batch), gradients(form.step(wrapped), batch), rtol=0, atol=0
+    )
 
 
 class Awkward(nn.Module):
@@ -242,16 +250,19 @@ def test_a_compiled_step_computes_the_same(choice: Compile) -> None:
     batch = next(batches_of(form))
     torch._dynamo.reset()
     recipe = Recipe(compile=choice, checkpoints=(Checkpoint(module="blocks.0"),))
-    assert_close(gradients(form.step(), batch), gradients(form.step(recipe), batch),
-                 rtol=1e-3, atol=1e-6)  # fmt: skip
+    assert_close(
+        gradients(form.step(), batch), gradients(form.step(recipe), batch), rtol=1e-3, atol=1e-6
+    )
 
 
 @pytest.mark.parametrize(
     ("recipe", "near"),
-    [(Recipe(checkpoints=(Checkpoint(module="block.0"),)), "blocks.0"),
-     (Recipe(compile=Compile(what="blocks", modules=("blocks.9",))), "blocks."),
-     (Recipe(ties=(("head.weigth", "head.weight"),)), "head.weight")],
-)  # fmt: skip
+    [
+        (Recipe(checkpoints=(Checkpoint(module="block.0"),)), "blocks.0"),
+        (Recipe(compile=Compile(what="blocks", modules=("blocks.9",))), "blocks."),
+        (Recipe(ties=(("head.weigth", "head.weight"),)), "head.weight"),
+    ],
+)
 def test_a_recipe_that_does_not_fit_names_what_is_near(recipe: Recipe, near: str) -> None:
     with pytest.raises(ModelError) as caught:
         make_form().step(recipe)

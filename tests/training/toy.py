@@ -39,16 +39,23 @@ def digits() -> ModuleType:
 def make_train(**changes: Any) -> Train:
     """How the toy is trained."""
     given: dict[str, Any] = {
-        "loss": "digits_train.py:loss", "batches": "digits_train.py:batches", "batch_size": 16,
-        "accumulate": 2, "clip_norm": 1.0, "optimizer": {"adamw": {"lr": 1e-3}},
-    }  # fmt: skip
+        "loss": "digits_train.py:loss",
+        "batches": "digits_train.py:batches",
+        "batch_size": 16,
+        "accumulate": 2,
+        "clip_norm": 1.0,
+        "optimizer": {"adamw": {"lr": 1e-3}},
+    }
     return Train(**{**given, **changes})
 
 
 def make_form(
-    module: nn.Module | None = None, recipe: Recipe | None = None, *, dropout: bool = True,
+    module: nn.Module | None = None,
+    recipe: Recipe | None = None,
+    *,
+    dropout: bool = True,
     **train: Any,
-) -> Training:  # fmt: skip
+) -> Training:
     """The digits model (or another one on the same images) to be trained."""
     module = module if module is not None else digits().build()
     if not dropout:
@@ -67,6 +74,13 @@ def make_context(tmp_path: Path, form: Training, **changes: Any) -> PassContext:
     """What a pass gets in a training build."""
     given: dict[str, Any] = {"isa": ISA, "threads": 2}
     training = TrainingContext(form.origin, **{**given, **changes})
-    return PassContext(work=tmp_path, target_threads=2, seed=0, traits=Traits("training"),
-                       calibration=lambda: iter(()), examples=lambda which: {},
-                       training=training, base=form.origin.base)  # fmt: skip
+    return PassContext(
+        work=tmp_path,
+        target_threads=2,
+        seed=0,
+        traits=Traits("training"),
+        calibration=lambda: iter(()),
+        examples=lambda which: {},
+        training=training,
+        base=form.origin.base,
+    )

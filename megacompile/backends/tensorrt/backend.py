@@ -43,9 +43,10 @@ class TensorRT(Backend):
     )
 
     flavour: Literal["auto", "tensorrt-rtx", "tensorrt"] = Field(
-        "auto", description="tensorrt-rtx builds for other GPUs than this machine's; auto: the one "
-        "that is installed"
-    )  # fmt: skip
+        "auto",
+        description="tensorrt-rtx builds for other GPUs than this machine's; auto: the one "
+        "that is installed",
+    )
     workspace_mb: float | None = Field(
         None, gt=0, description="largest scratch memory of one operator on the GPU, in 10^6 bytes"
     )
@@ -53,13 +54,15 @@ class TensorRT(Backend):
         None, ge=0, le=5, description="how long the builder searches, 0 to 5; default: TensorRT's"
     )
     timing_cache: bool | None = Field(
-        None, description="keep kernel timings for the next build; default: yes for tensorrt, "
-        "tensorrt-rtx takes none"
-    )  # fmt: skip
+        None,
+        description="keep kernel timings for the next build; default: yes for tensorrt, "
+        "tensorrt-rtx takes none",
+    )
     runtime: Literal["engine", "onnxruntime"] = Field(
-        "engine", description="engine: TensorRT's own runtime; onnxruntime: its TensorRT-RTX "
-        "execution provider on the ONNX file"
-    )  # fmt: skip
+        "engine",
+        description="engine: TensorRT's own runtime; onnxruntime: its TensorRT-RTX "
+        "execution provider on the ONNX file",
+    )
     cuda_graph: bool = Field(
         True, description="replay one recorded CUDA graph where all sizes are fixed"
     )
@@ -74,10 +77,10 @@ class TensorRT(Backend):
         if reason is not None:
             return Availability(reason, flavour.install)
         if not flavour.cross_builds and target.absent():
-            return Availability(f"{flavour.name} builds for the GPU it runs on, and "
-                                f"{target.absent()}",
-                                f"use flavour tensorrt-rtx ({RTX.install}), or build on the target",
-                                )  # fmt: skip
+            return Availability(
+                f"{flavour.name} builds for the GPU it runs on, and {target.absent()}",
+                f"use flavour tensorrt-rtx ({RTX.install}), or build on the target",
+            )
         return Availability()
 
     def refusal(self, facts: frozenset[Fact], target: Machine) -> tuple[str, str] | None:
@@ -87,21 +90,31 @@ class TensorRT(Backend):
         if flavour.archs is not None:
             for arch in target.arch:
                 if arch not in flavour.archs:
-                    return (f"{flavour.name} has no kernels for {arch}",
-                            f"leave it out of target.arch ({', '.join(flavour.archs)} are known)"
-                            ", or use flavour tensorrt on that machine")  # fmt: skip
+                    return (
+                        f"{flavour.name} has no kernels for {arch}",
+                        f"leave it out of target.arch ({', '.join(flavour.archs)} are known)"
+                        ", or use flavour tensorrt on that machine",
+                    )
         if flavour is RTX and self.timing_cache:
-            return ("tensorrt-rtx takes no timing cache: it chooses kernels on the target",
-                    "leave timing_cache out")  # fmt: skip
+            return (
+                "tensorrt-rtx takes no timing cache: it chooses kernels on the target",
+                "leave timing_cache out",
+            )
         if flavour is not RTX and self.runtime == "onnxruntime":
-            return ("runtime onnxruntime is TensorRT-RTX's execution provider",
-                    "use flavour tensorrt-rtx, or runtime: engine")  # fmt: skip
+            return (
+                "runtime onnxruntime is TensorRT-RTX's execution provider",
+                "use flavour tensorrt-rtx, or runtime: engine",
+            )
         return _turing(facts, target)
 
     def compile(
-        self, model: Onnx, target: Machine, facts: frozenset[Fact], out: Path,
+        self,
+        model: Onnx,
+        target: Machine,
+        facts: frozenset[Fact],
+        out: Path,
         progress: Say = silent,
-    ) -> Lowered:  # fmt: skip
+    ) -> Lowered:
         model.save(out)
         archs = self.build_engines(out, target, model.signature, progress)
         note = f"engines for {', '.join(archs)} by {self._version()}"
@@ -117,8 +130,11 @@ class TensorRT(Backend):
         """
         flavour = flavours.choose(self.flavour)
         # TensorRT itself builds for the GPU it sees, whatever else the spec names.
-        archs = list(target.arch) if flavour.cross_builds else [
-            arch for arch in target.arch if arch in local_archs()]  # fmt: skip
+        archs = (
+            list(target.arch)
+            if flavour.cross_builds
+            else [arch for arch in target.arch if arch in local_archs()]
+        )
         builder = EngineBuilder(flavour, out / MODEL, signature)
         for arch in archs:
             engine = builder.build(arch, self._settings(flavour), progress)
@@ -130,8 +146,12 @@ class TensorRT(Backend):
     def load(self, out: Path, target: Machine, signature: Signature) -> Runner:
         reason = target.absent()
         if reason is not None:
-            raise BackendError(what="the engine can't run on this machine", where=str(out),
-                               cause=reason, remedy="load it on the target machine")  # fmt: skip
+            raise BackendError(
+                what="the engine can't run on this machine",
+                where=str(out),
+                cause=reason,
+                remedy="load it on the target machine",
+            )
         if self.runtime == "onnxruntime":
             return running.open_provider(out / MODEL, signature)
         record = json.loads((out / RECORD).read_text())
@@ -170,6 +190,7 @@ def _turing(facts: frozenset[Fact], target: Machine) -> tuple[str, str] | None:
     if "sm_75" not in target.arch or facts & {Fact.FLOAT16, Fact.QUANTIZED}:
         return None
     dtype = "bfloat16" if Fact.BFLOAT16 in facts else "float32"
-    return (f"TensorRT has no {dtype} matrix product for sm_75",
-            "add `cast: {dtype: float16}` to this variant, or leave sm_75 out of target.arch",
-            )  # fmt: skip
+    return (
+        f"TensorRT has no {dtype} matrix product for sm_75",
+        "add `cast: {dtype: float16}` to this variant, or leave sm_75 out of target.arch",
+    )

@@ -68,8 +68,9 @@ class EngineBuilder:
             config.num_compute_capabilities = 1
             config.set_compute_capability(flavours.compute_capability(self.api, arch), 0)
         if settings.workspace_mb is not None:
-            config.set_memory_pool_limit(self.api.MemoryPoolType.WORKSPACE,
-                                         int(settings.workspace_mb * 1e6))  # fmt: skip
+            config.set_memory_pool_limit(
+                self.api.MemoryPoolType.WORKSPACE, int(settings.workspace_mb * 1e6)
+            )
         if settings.optimization_level is not None:
             config.builder_optimization_level = settings.optimization_level
         config.progress_monitor = monitor(self.api, lambda text: progress(f"{arch}: {text}"))
@@ -116,9 +117,13 @@ class EngineBuilder:
             if -1 not in tuple(given.shape):
                 continue
             shape = self.signature.tensors[given.name].shape
-            profile.set_shape(given.name, *(
-                tuple(one[size] if isinstance(size, str) else size for size in shape)
-                for one in sizes))  # fmt: skip
+            profile.set_shape(
+                given.name,
+                *(
+                    tuple(one[size] if isinstance(size, str) else size for size in shape)
+                    for one in sizes
+                ),
+            )
             dynamic += 1
         if dynamic:
             config.add_optimization_profile(profile)
@@ -134,8 +139,12 @@ class EngineBuilder:
     def _failure(self, arch: str) -> BackendError:
         reason = clean(self.log.lines[-1]) if self.log.lines else "no reason was given"
         where = blamed(self.path, reason)
-        return BackendError(what=f"{self.flavour.name} can't build an engine for {arch}",
-                            where=where, cause=reason, remedy=remedy_of(reason))  # fmt: skip
+        return BackendError(
+            what=f"{self.flavour.name} can't build an engine for {arch}",
+            where=where,
+            cause=reason,
+            remedy=remedy_of(reason),
+        )
 
 
 def monitor(api: Any, say: Callable[[str], None]) -> Any:

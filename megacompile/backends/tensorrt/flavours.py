@@ -45,17 +45,24 @@ class Flavour:
 
 
 RTX = Flavour(
-    "tensorrt-rtx", ("tensorrt_rtx", "tensorrt_rtx_bindings"),
-    ("tensorrt-rtx-cu13-bindings", "tensorrt-rtx-cu12-bindings"), "libtensorrt_rtx",
+    "tensorrt-rtx",
+    ("tensorrt_rtx", "tensorrt_rtx_bindings"),
+    ("tensorrt-rtx-cu13-bindings", "tensorrt-rtx-cu12-bindings"),
+    "libtensorrt_rtx",
     # Those of its `ComputeCapability`, release 1.7. Data-centre GPUs (sm_90, sm_100) are not there.
-    ("sm_75", "sm_80", "sm_86", "sm_89", "sm_120", "sm_121"), True,
+    ("sm_75", "sm_80", "sm_86", "sm_89", "sm_120", "sm_121"),
+    True,
     "pip install 'megacompile[tensorrt-rtx]'",
-)  # fmt: skip
+)
 TENSORRT = Flavour(
-    "tensorrt", ("tensorrt", "tensorrt_bindings"),
-    ("tensorrt-cu13-bindings", "tensorrt-cu12-bindings", "tensorrt"), "libnvinfer", None, False,
+    "tensorrt",
+    ("tensorrt", "tensorrt_bindings"),
+    ("tensorrt-cu13-bindings", "tensorrt-cu12-bindings", "tensorrt"),
+    "libnvinfer",
+    None,
+    False,
     "pip install tensorrt",
-)  # fmt: skip
+)
 FLAVOURS: dict[str, Flavour] = {one.name: one for one in (RTX, TENSORRT)}
 
 
@@ -80,13 +87,16 @@ def missing(flavour: Flavour) -> str | None:
         return None
     libraries = _plugin_libraries()
     if libraries is None:
-        return (f"the bindings of tensorrt-rtx {found} are installed, its libraries are not "
-                "(looked for tensorrt-rtx-cu13-libs and onnxruntime-ep-nv-tensorrt-rtx-cu13)"
-                )  # fmt: skip
+        return (
+            f"the bindings of tensorrt-rtx {found} are installed, its libraries are not "
+            "(looked for tensorrt-rtx-cu13-libs and onnxruntime-ep-nv-tensorrt-rtx-cu13)"
+        )
     carried = _library_version(libraries[1])
     if not found.startswith(f"{carried}."):
-        return (f"the bindings of tensorrt-rtx are {found}, the libraries in "
-                f"onnxruntime-ep-nv-tensorrt-rtx-cu13 are {carried}: they must match")  # fmt: skip
+        return (
+            f"the bindings of tensorrt-rtx are {found}, the libraries in "
+            f"onnxruntime-ep-nv-tensorrt-rtx-cu13 are {carried}: they must match"
+        )
     return None
 
 
@@ -115,9 +125,11 @@ def load(name: str) -> Any:
         module = next(m for m in flavour.modules if importlib.util.find_spec(m) is not None)
         return importlib.import_module(module)
     except (OSError, ImportError, StopIteration) as error:
-        raise BackendError(what=f"{flavour.name} can't be loaded",
-                           cause=f"{type(error).__name__}: {error}",
-                           remedy=flavour.install) from error  # fmt: skip
+        raise BackendError(
+            what=f"{flavour.name} can't be loaded",
+            cause=f"{type(error).__name__}: {error}",
+            remedy=flavour.install,
+        ) from error
 
 
 def _plugin_libraries() -> tuple[Path, ...] | None:

@@ -20,27 +20,44 @@ BRANCHES = (
 )
 # What a message of parser or builder means for the one who wrote the spec.
 REMEDIES = (
-    ("zero point", "TensorRT takes symmetric quantization: write `quantize: {symmetric: true}`, or "
-                   "leave symmetric out"),
+    (
+        "zero point",
+        "TensorRT takes symmetric quantization: write `quantize: {symmetric: true}`, or "
+        "leave symmetric out",
+    ),
     ("FP32 GEMM", "add `cast: {dtype: float16}` for sm_75, or leave sm_75 out of target.arch"),
-    ("HW-specific datatypes: b16", "sm_75 has no bfloat16: use `cast: {dtype: float16}`, or leave "
-                                   "sm_75 out of target.arch"),
+    (
+        "HW-specific datatypes: b16",
+        "sm_75 has no bfloat16: use `cast: {dtype: float16}`, or leave sm_75 out of target.arch",
+    ),
     ("MatMulInteger", "dynamic quantization is not TensorRT's: use `quantize: {method: static}`"),
-    ("DynamicQuantizeLinear", "dynamic quantization is not TensorRT's: use "
-                              "`quantize: {method: static}`"),
-    ("same input types", "use the `cast` pass on the whole model: TensorRT's networks are "
-                         "strongly typed, one operator mixes no dtypes"),
-    ("for profile", "a size that `dims` allows does not fit the model: narrow the range, or fix "
-                    "that size"),
-    ("non-empty gather from an empty", "a branch is taken apart wrongly at build time: fix the "
-                                       "sizes that it depends on, or use onnxruntime"),
+    (
+        "DynamicQuantizeLinear",
+        "dynamic quantization is not TensorRT's: use `quantize: {method: static}`",
+    ),
+    (
+        "same input types",
+        "use the `cast` pass on the whole model: TensorRT's networks are "
+        "strongly typed, one operator mixes no dtypes",
+    ),
+    (
+        "for profile",
+        "a size that `dims` allows does not fit the model: narrow the range, or fix that size",
+    ),
+    (
+        "non-empty gather from an empty",
+        "a branch is taken apart wrongly at build time: fix the "
+        "sizes that it depends on, or use onnxruntime",
+    ),
     ("ScopeType", BRANCHES),
     ("Unnamed Layer", BRANCHES),
     ("IConditional", BRANCHES),
     ("Plugin not found", "TensorRT has no such operator: write it with ONNX's own"),
-)  # fmt: skip
-DEFAULT_REMEDY = ("write that part of the model with other operators, or lower this variant with "
-                  "onnxruntime or aotinductor on device cuda")  # fmt: skip
+)
+DEFAULT_REMEDY = (
+    "write that part of the model with other operators, or lower this variant with "
+    "onnxruntime or aotinductor on device cuda"
+)
 
 
 class Log:
@@ -96,8 +113,12 @@ def refuse(refusals: list[Refusal], flavour: str) -> BackendError:
     """The error of a model that the parser refused: the first node whole, the others by name."""
     first, more = refusals[0], refusals[1:]
     others = f"; and {len(more)} more: {', '.join(one.where for one in more[:5])}" if more else ""
-    return BackendError(what=f"{flavour} does not take operator '{first.operator}'{others}",
-                        where=first.where, cause=first.reason, remedy=first.remedy)  # fmt: skip
+    return BackendError(
+        what=f"{flavour} does not take operator '{first.operator}'{others}",
+        where=first.where,
+        cause=first.reason,
+        remedy=first.remedy,
+    )
 
 
 def _errors(parser: Any, path: Path, log: Log) -> Iterator[Refusal]:
@@ -118,8 +139,9 @@ def _errors(parser: Any, path: Path, log: Log) -> Iterator[Refusal]:
 
 def blamed(path: Path, message: str) -> str | None:
     """The first node of the model that a message of the builder names, with its module."""
-    nodes = {node.name: node.op_type
-             for node in onnxfile.all_nodes(onnxfile.read(path, weights=False))}  # fmt: skip
+    nodes = {
+        node.name: node.op_type for node in onnxfile.all_nodes(onnxfile.read(path, weights=False))
+    }
     words = re.findall(r"[^\s'\"():,]+(?::\d+)?", message)
     name = next((word for word in words if word in nodes), None)
     if name is None:

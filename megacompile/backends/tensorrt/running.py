@@ -22,8 +22,16 @@ if TYPE_CHECKING:
 
 PROVIDER_NAME = "NvTensorRTRTXExecutionProvider"
 # TensorRT's dtypes as torch calls them.
-DTYPES = {"FLOAT": "float32", "HALF": "float16", "BF16": "bfloat16", "INT64": "int64",
-          "INT32": "int32", "INT8": "int8", "UINT8": "uint8", "BOOL": "bool"}  # fmt: skip
+DTYPES = {
+    "FLOAT": "float32",
+    "HALF": "float16",
+    "BF16": "bfloat16",
+    "INT64": "int64",
+    "INT32": "int32",
+    "INT8": "int8",
+    "UINT8": "uint8",
+    "BOOL": "bool",
+}
 
 
 def refused(folder: Path, record: Mapping[str, Any]) -> str | None:
@@ -49,22 +57,27 @@ def open_engine(
     """
     arch = next((a for a in local_archs() if (folder / f"{a}.engine").is_file()), None)
     if arch is None:
-        raise BackendError(what="there is no engine for this machine's GPU", where=str(folder),
-                           expected=" or ".join(record["archs"]), got=", ".join(local_archs()),
-                           remedy="`megacompile finish BUNDLE` builds it from the stored ONNX",
-                           )  # fmt: skip
+        raise BackendError(
+            what="there is no engine for this machine's GPU",
+            where=str(folder),
+            expected=" or ".join(record["archs"]),
+            got=", ".join(local_archs()),
+            remedy="`megacompile finish BUNDLE` builds it from the stored ONNX",
+        )
     api = flavours.load(record["flavour"])
     log = Log(api)
     engine = api.Runtime(log.logger).deserialize_cuda_engine(
         (folder / f"{arch}.engine").read_bytes()
     )
     if engine is None:
-        raise BackendError(what=f"the engine for {arch} can't be loaded", where=str(folder),
-                           expected=record["version"],
-                           got=f"{record['flavour']} {api.__version__}",
-                           cause=clean(log.lines[-1]) if log.lines else None,
-                           remedy="`megacompile finish BUNDLE` builds it again from the stored "
-                           "ONNX")  # fmt: skip
+        raise BackendError(
+            what=f"the engine for {arch} can't be loaded",
+            where=str(folder),
+            expected=record["version"],
+            got=f"{record['flavour']} {api.__version__}",
+            cause=clean(log.lines[-1]) if log.lines else None,
+            remedy="`megacompile finish BUNDLE` builds it again from the stored ONNX",
+        )
     fixed = all(dim.fixed for dim in signature.dims.values())
     return _EngineRunner(api, engine, log, signature, graph=cuda_graph and fixed)
 
@@ -72,15 +85,15 @@ def open_engine(
 class _EngineRunner(Runner):
     """An engine with one execution context; inputs and outputs are torch tensors on the GPU."""
 
-    def __init__(
-        self, api: Any, engine: Any, log: Log, signature: Signature, graph: bool
-    ) -> None:  # fmt: skip
+    def __init__(self, api: Any, engine: Any, log: Log, signature: Signature, graph: bool) -> None:
         self.api, self.engine, self.log, self.signature = api, engine, log, signature
         self.context: Any = engine.create_execution_context()
         if self.context is None:
-            raise BackendError(what="the engine has no room on the GPU",
-                               cause=clean(log.lines[-1]) if log.lines else None,
-                               remedy="free GPU memory, or set workspace_mb")  # fmt: skip
+            raise BackendError(
+                what="the engine has no room on the GPU",
+                cause=clean(log.lines[-1]) if log.lines else None,
+                remedy="free GPU memory, or set workspace_mb",
+            )
         names = [engine.get_tensor_name(i) for i in range(engine.num_io_tensors)]
         inputs = api.TensorIOMode.INPUT
         self.inputs = [name for name in names if engine.get_tensor_mode(name) == inputs]
@@ -99,8 +112,10 @@ class _EngineRunner(Runner):
         self.engine = None
 
     def _on_gpu(self, feeds: Feeds) -> dict[str, torch.Tensor]:
-        return {name: to_torch(feeds[name]).to("cuda", self._dtype(name)).contiguous()
-                for name in self.inputs}  # fmt: skip
+        return {
+            name: to_torch(feeds[name]).to("cuda", self._dtype(name)).contiguous()
+            for name in self.inputs
+        }
 
     def _bind(self, tensors: dict[str, torch.Tensor]) -> Callable[[], dict[str, torch.Tensor]]:
         """Set shapes and addresses; the result starts the engine and gives its output tensors."""
@@ -109,26 +124,30 @@ class _EngineRunner(Runner):
         context = self.context
         for name, tensor in tensors.items():
             if not context.set_input_shape(name, tuple(tensor.shape)):
-                raise BackendError(what=f"input '{name}' is outside the engine's profile",
-                                   got=str(tuple(tensor.shape)),
-                                   cause=clean(self.log.lines[-1]) if self.log.lines else None,
-                                   )  # fmt: skip
+                raise BackendError(
+                    what=f"input '{name}' is outside the engine's profile",
+                    got=str(tuple(tensor.shape)),
+                    cause=clean(self.log.lines[-1]) if self.log.lines else None,
+                )
             context.set_tensor_address(name, tensor.data_ptr())
         outputs: dict[str, torch.Tensor] = {}
         for name in self.signature.outputs:
             shape = tuple(context.get_tensor_shape(name))
             if -1 in shape:
-                raise BackendError(what=f"the size of output '{name}' depends on values",
-                                   remedy="use runtime: onnxruntime for this model")  # fmt: skip
+                raise BackendError(
+                    what=f"the size of output '{name}' depends on values",
+                    remedy="use runtime: onnxruntime for this model",
+                )
             outputs[name] = torch.empty(shape, dtype=self._dtype(name), device="cuda")
             context.set_tensor_address(name, outputs[name].data_ptr())
 
         def once() -> dict[str, torch.Tensor]:
             stream = torch.cuda.current_stream().cuda_stream
             if not context.execute_async_v3(stream):
-                raise BackendError(what="the engine fails",
-                                   cause=clean(self.log.lines[-1]) if self.log.lines else None,
-                                   )  # fmt: skip
+                raise BackendError(
+                    what="the engine fails",
+                    cause=clean(self.log.lines[-1]) if self.log.lines else None,
+                )
             assert tensors  # their memory must live as long as the call that reads it
             return outputs
 
@@ -171,19 +190,27 @@ def open_provider(path: Path, signature: Signature) -> Runner:
     try:
         import onnxruntime_ep_nv_tensorrt_rtx as plugin
     except ImportError as error:
-        raise BackendError(what="ONNX Runtime's TensorRT-RTX provider is not installed",
-                           cause=str(error), remedy=flavours.RTX.install) from error  # fmt: skip
+        raise BackendError(
+            what="ONNX Runtime's TensorRT-RTX provider is not installed",
+            cause=str(error),
+            remedy=flavours.RTX.install,
+        ) from error
     if PROVIDER_NAME not in {device.ep_name for device in ort.get_ep_devices()}:
         try:
             ort.register_execution_provider_library(PROVIDER_NAME, plugin.get_library_path())
         except Exception as error:  # ONNX Runtime's own Fail, e.g. for an absent libcuda.so.1
-            raise BackendError(what="ONNX Runtime's TensorRT-RTX provider can't be loaded",
-                               cause=str(error), remedy="load it on the target machine",
-                               ) from error  # fmt: skip
+            raise BackendError(
+                what="ONNX Runtime's TensorRT-RTX provider can't be loaded",
+                cause=str(error),
+                remedy="load it on the target machine",
+            ) from error
     devices = [device for device in ort.get_ep_devices() if device.ep_name == PROVIDER_NAME]
     if not devices:
-        raise BackendError(what="ONNX Runtime's TensorRT-RTX provider finds no GPU",
-                           where=str(path), remedy="load it on the target machine")  # fmt: skip
+        raise BackendError(
+            what="ONNX Runtime's TensorRT-RTX provider finds no GPU",
+            where=str(path),
+            remedy="load it on the target machine",
+        )
     options = ort.SessionOptions()
     options.log_severity_level = 4
     options.add_provider_for_devices(devices[:1], {})
