@@ -30,20 +30,20 @@ from megacompile_passes.compress_activations import CompressActivations
 from megacompile_passes.distribute import Distribute
 from megacompile_passes.mixed_precision import MixedPrecision
 
-from megacompile.forms import Training
-from megacompile.measure.machine import cpu_isa
-from megacompile.passbase import PassContext, Traits
-from megacompile.signature import Signature, bind
-from megacompile.source import load_original
+from megacompile.measure.training.crew import Crew
+from megacompile.measure.training.tracing import turn_off_dropout
+from megacompile.models.signature import Signature, bind
+from megacompile.models.source import load_original
+from megacompile.plan.passes import PassContext, Traits
 from megacompile.spec.load import load_spec
+from megacompile.system.machine import cpu_isa
 from megacompile.training.activations import activation_memory
 from megacompile.training.context import Origin, TrainingContext
-from megacompile.training.crew import Crew
 from megacompile.training.figures import repeated_blocks, state_bytes
+from megacompile.training.form import Training
 from megacompile.training.recipe import Checkpoint, Recipe
 from megacompile.training.step import TrainingStep
 from megacompile.training.ties import find_ties
-from megacompile.training.tracing import turn_off_dropout
 
 SPEC = Path(__file__).resolve().parents[1] / "specs" / "gpt_train.yaml"
 EVERY = (1, 2)

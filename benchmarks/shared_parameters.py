@@ -21,14 +21,14 @@ from typing import Any
 
 import yaml
 
-from megacompile import builder
-from megacompile.cache import Cache
-from megacompile.candidate import build_candidate
+from megacompile.builder.keys import FORM
+from megacompile.builder.main import main as builder
+from megacompile.builder.worker import build_candidate
 from megacompile.errors import MegacompileError
-from megacompile.keys import FORM
-from megacompile.original import inspect
-from megacompile.plan import make_plan
+from megacompile.measure.original import inspect
+from megacompile.plan.planner import make_plan
 from megacompile.spec.load import load_spec_data
+from megacompile.system.cache import Cache
 
 SPECS = Path(__file__).resolve().parents[1] / "specs"
 # Parameters of MiniLM's encoder, counted from its sizes: six layers of matrices and, in float

@@ -19,8 +19,8 @@ from pathlib import Path
 import yaml
 
 import megacompile
+from megacompile.commands.spec_writer import write_spec
 from megacompile.errors import MegacompileError
-from megacompile.init import write_spec
 from megacompile.report.model import Candidate
 
 PLACES = {

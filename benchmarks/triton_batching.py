@@ -30,8 +30,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "specs"))
 
 import minilm
 
-from megacompile.bundle import MANIFEST, seal
-from megacompile.triton.export import export_triton
+from megacompile.deploy.triton.export import export_triton
+from megacompile.engines.bundle import MANIFEST, seal
 from tests.serving.conftest import wait_ready
 from tests.serving.server import Server, missing
 

@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "specs"))
 import minilm
 
 import megacompile
-from megacompile.triton.export import export_triton
+from megacompile.deploy.triton.export import export_triton
 from tests.serving.conftest import wait_ready
 from tests.serving.server import Server, missing
 

@@ -10,16 +10,17 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from megacompile.builder import Result, build
-    from megacompile.bundle import load
-    from megacompile.compiled import CompiledModel
+    from megacompile.builder.job import Options
+    from megacompile.builder.main import Result, build
+    from megacompile.engines.bundle import load
+    from megacompile.engines.compiled import CompiledModel
+    from megacompile.engines.trained import training_step
     from megacompile.errors import MegacompileError, PassError
-    from megacompile.forms import Eager, Exported, Onnx, Scripted, Training
-    from megacompile.job.context import Options
-    from megacompile.passbase import Effect, Fact, Pass, PassContext, Sites, select
-    from megacompile.passbase import Result as PassResult
+    from megacompile.models.forms import Eager, Exported, Onnx, Scripted
+    from megacompile.plan.passes import Effect, Fact, Pass, PassContext, Sites, select
+    from megacompile.plan.passes import Result as PassResult
     from megacompile.spec import Spec
-    from megacompile.training.product import training_step
+    from megacompile.training.form import Training
 
 _HOMES = {
     "CompiledModel": "compiled",

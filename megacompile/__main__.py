@@ -1,6 +1,6 @@
 """`python -m megacompile` is the command."""
 
-from megacompile.cli import main
+from megacompile.commands import main
 
 if __name__ == "__main__":
     main()

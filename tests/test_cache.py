@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from megacompile.cache import INDEX, Cache, key_of, python_sources, sources_hash
 from megacompile.errors import MegacompileError
+from megacompile.system.cache import INDEX, Cache, key_of, python_sources, sources_hash
 
 KEY = key_of("a", 1, {"b": [2]})
 
@@ -107,7 +107,7 @@ def test_the_first_of_two_writers_stands(cache: Cache) -> None:
 RACE = """
 import sys, time
 from pathlib import Path
-from megacompile.cache import Cache
+from megacompile.system.cache import Cache
 cache, start = Cache(Path(sys.argv[1])), float(sys.argv[2])
 def write(folder):
     (folder / "data").write_text("x" * 100_000)

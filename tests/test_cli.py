@@ -14,15 +14,15 @@ import numpy as np
 import pytest
 import yaml
 
-from megacompile.cli import main
-from megacompile.schema import spec_schema
+from megacompile.commands.cli import main
+from megacompile.commands.schema import spec_schema
 
 ROOT = Path(__file__).resolve().parents[1]
 SPECS = sorted((ROOT / "specs").glob("*.yaml"))
 
 LIGHT = """
 import sys
-from megacompile.cli import main
+from megacompile.commands.cli import main
 try:
     main(sys.argv[1:])
 except SystemExit as ended:

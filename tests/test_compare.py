@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from megacompile.compare import Comparison, InputSet, channel_axis, compare
-from megacompile.passbase import Effect
+from megacompile.models.comparison import Comparison, InputSet, channel_axis, compare
+from megacompile.plan.passes import Effect
 
 RANDOM = np.random.default_rng(0)
 Array = np.ndarray[Any, Any]
@@ -33,7 +33,7 @@ def test_equal_outputs_break_nothing() -> None:
     ):
         found = against(value, value.copy())
         for effect in Effect:
-            assert found.broken(effect) is None, value
+            assert found.broken(effect.tolerance()) is None, value
         assert found.cosine_min == pytest.approx(1.0)
         assert found.max_abs == 0
 
@@ -54,7 +54,7 @@ def test_not_finite_on_one_side(before: float, after: float, effect: Effect) -> 
     a, b = normal(2, 3), None
     b = a.copy()
     a[1, 2], b[1, 2] = before, after
-    broken = against(a, b).broken(effect)
+    broken = against(a, b).broken(effect.tolerance())
     assert broken is not None
     assert "[1, 2]" in broken
     assert "1 of 6" in broken
@@ -68,7 +68,7 @@ def test_not_finite_on_one_side(before: float, after: float, effect: Effect) -> 
     ],
 )
 def test_shape_and_dtype(actual: Array, message: str) -> None:
-    broken = against(normal(2, 3), actual).broken(Effect.LOSSY)
+    broken = against(normal(2, 3), actual).broken(Effect.LOSSY.tolerance())
     assert broken is not None
     import re
 
@@ -77,25 +77,25 @@ def test_shape_and_dtype(actual: Array, message: str) -> None:
 
 def test_a_missing_output() -> None:
     found = compare([InputSet("set", {}, {"y": normal(2)})], [{"z": normal(2)}])
-    assert found.broken(Effect.LOSSY) == "output 'y' is missing"
+    assert found.broken(Effect.LOSSY.tolerance()) == "output 'y' is missing"
 
 
 def test_float_rounding_is_exact_and_more_is_not() -> None:
     a = normal(16, 32)
-    assert against(a, a * np.float32(1 + 1e-5)).broken(Effect.EXACT) is None
+    assert against(a, a * np.float32(1 + 1e-5)).broken(Effect.EXACT.tolerance()) is None
     b = a.copy()
     b[3, 4] += 0.01
-    broken = against(a, b).broken(Effect.EXACT)
+    broken = against(a, b).broken(Effect.EXACT.tolerance())
     assert broken is not None
     assert "[3, 4]" in broken
-    assert against(a, b).broken(Effect.NUMERIC, "bfloat16") is None
+    assert against(a, b).broken(Effect.NUMERIC.tolerance("bfloat16")) is None
 
 
 def test_a_small_channel_is_held_to_its_own_scale() -> None:
     a = normal(64, 4) * np.float32([100, 100, 100, 20])
     b = a.copy()
     b[:, 3] += np.float32(20 * 5e-3)
-    assert against(a, b).broken(Effect.EXACT) is not None
+    assert against(a, b).broken(Effect.EXACT.tolerance()) is not None
 
 
 def test_numeric_is_the_cosine_of_the_worst_sample() -> None:
@@ -104,10 +104,10 @@ def test_numeric_is_the_cosine_of_the_worst_sample() -> None:
     b[5] = normal(100)
     found = against(a, b)
     assert found.cosine_min < 0.5
-    broken = found.broken(Effect.NUMERIC, "bfloat16")
+    broken = found.broken(Effect.NUMERIC.tolerance("bfloat16"))
     assert broken is not None
     assert "0.98" in broken
-    assert found.broken(Effect.LOSSY) is None
+    assert found.broken(Effect.LOSSY.tolerance()) is None
 
 
 def test_the_worst_cosine_of_real_data_is_kept_apart() -> None:
@@ -133,7 +133,7 @@ def test_dead_channels() -> None:
     b[:, 2] = b[:, 2].mean()
     found = against(a, b)
     assert found.dead_channels == ["y[2]"]
-    assert "became constant" in (found.broken(Effect.LOSSY) or "")
+    assert "became constant" in (found.broken(Effect.LOSSY.tolerance()) or "")
     constant = a.copy()
     constant[:, 2] = 1
     assert against(constant, constant).dead_channels == [], "it was constant before"
@@ -155,7 +155,7 @@ def test_integer_outputs(dtype: type) -> None:
     b = a.copy()
     b[0, 0] = not b[0, 0]
     found = against(a, b)
-    assert "1 of 100 integers differ" in (found.broken(Effect.EXACT) or "")
+    assert "1 of 100 integers differ" in (found.broken(Effect.EXACT.tolerance()) or "")
     assert found.cosine_min == pytest.approx(0.99)
 
 
@@ -165,5 +165,7 @@ def test_half_precision_outputs() -> None:
     a = normal(8, 8)
     for dtype in (np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)):
         low = a.astype(dtype)
-        assert against(low, low).broken(Effect.EXACT) is None
-        assert against(low, (low.astype(np.float32) * 1.5).astype(dtype)).broken(Effect.EXACT)
+        assert against(low, low).broken(Effect.EXACT.tolerance()) is None
+        assert against(low, (low.astype(np.float32) * 1.5).astype(dtype)).broken(
+            Effect.EXACT.tolerance()
+        )

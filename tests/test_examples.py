@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from megacompile import examples
-from megacompile.signature import Signature
+from megacompile.models import examples
+from megacompile.models.signature import Signature
 from megacompile.spec.models import Dim, Spec
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from megacompile import hooks
 from megacompile.errors import DataError, ModelError, SpecError
+from megacompile.system import hooks
 
 CODE = """
 import helper

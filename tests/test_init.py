@@ -10,11 +10,11 @@ import pytest
 import torch
 from onnx import TensorProto, helper
 
-from megacompile.builder import resolve_target
+from megacompile.builder.main import resolve_target
+from megacompile.commands.spec_writer import look, to_fill_in, write_spec
 from megacompile.errors import MegacompileError, ModelError, SpecError
-from megacompile.init import look, to_fill_in, write_spec
-from megacompile.original import inspect
-from megacompile.plan import make_plan
+from megacompile.measure.original import inspect
+from megacompile.plan.planner import make_plan
 from megacompile.spec import Spec, load_spec
 
 SPECS = Path(__file__).resolve().parents[1] / "specs"

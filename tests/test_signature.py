@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from megacompile.compiled import CompiledModel
+from megacompile.engines.compiled import CompiledModel
 from megacompile.errors import ModelError
-from megacompile.signature import Signature, bind
+from megacompile.models.signature import Signature, bind
 from megacompile.spec.models import Spec
 
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from megacompile.errors import ModelError
-from megacompile.structure import put_together, rename, take_apart
+from megacompile.models.structure import put_together, rename, take_apart
 
 A, B = np.zeros(1), np.ones(2)
 Pair = namedtuple("Pair", ["left", "right"])

@@ -6,11 +6,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from megacompile import hooks
-from megacompile.compiled import CompiledModel
+from megacompile.engines.compiled import CompiledModel
 from megacompile.errors import DataError, ModelError
 from megacompile.measure.statistics import metric_from
 from megacompile.spec.models import Evaluation
+from megacompile.system import hooks
 
 
 def evaluate(source: Evaluation, base: Path, run: CompiledModel) -> dict[str, dict[str, Any]]:

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from megacompile.errors import MegacompileError
-from megacompile.measure.machine import thread_environment
 from megacompile.measure.rounds import EngineTimes, Schedule, race
-from megacompile.process import Worker
+from megacompile.system.machine import thread_environment
+from megacompile.system.process import Worker
 
 WORKER = "megacompile.measure.worker:serve"
 AGAIN = " (again)"

@@ -7,28 +7,28 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from megacompile import examples
-from megacompile.backendbase import Backend, Machine, Runner
-from megacompile.backends.torchrunner import TorchRunner
-from megacompile.bundle import check_samples, here, load_runner, read_manifest
-from megacompile.compare import compare
-from megacompile.compiled import CompiledModel
-from megacompile.forms import Eager, Form, Onnx, quiet
-from megacompile.gpus import process_memory_mb
-from megacompile.instruments.memory import peak_mb, reset_peak
-from megacompile.instruments.verification import enforce, record_of, run_all
+from megacompile.engines.bundle import check_samples, here, load_runner, read_manifest
+from megacompile.engines.compiled import CompiledModel
+from megacompile.engines.torchrunner import TorchRunner
+from megacompile.engines.unfinished import checks_of, load_part
 from megacompile.measure.evaluation import evaluate
-from megacompile.original import Original, calibration_hash
-from megacompile.passbase import Effect
-from megacompile.plan import EAGER_BASELINES, LAST_FORM
-from megacompile.process import Send
-from megacompile.registry import backend_class
-from megacompile.signature import Signature
-from megacompile.source import fingerprint, load_original
+from megacompile.measure.instruments.memory import peak_mb, reset_peak
+from megacompile.measure.instruments.verification import enforce, record_of, run_all
+from megacompile.measure.original import Original, calibration_hash
+from megacompile.models import examples
+from megacompile.models.comparison import compare
+from megacompile.models.forms import Eager, Form, Onnx, quiet
+from megacompile.models.signature import Signature
+from megacompile.models.source import fingerprint, load_original
+from megacompile.models.tensors import Feeds, save_arrays, to_torch
+from megacompile.plan.backends import Backend, Machine, Runner
+from megacompile.plan.passes import Effect
+from megacompile.plan.planner import EAGER_BASELINES, LAST_FORM
+from megacompile.plan.registry import backend_class
 from megacompile.spec.load import load_spec_data
 from megacompile.spec.models import Spec
-from megacompile.tensors import Feeds, save_arrays, to_torch
-from megacompile.unfinished import checks_of, load_part
+from megacompile.system.gpus import process_memory_mb
+from megacompile.system.process import Send
 
 WARM_SECONDS = 0.2
 WARM_CALLS = 3

@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
-
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from typing import TYPE_CHECKING, Any
 
 from megacompile.report import charts, summary
 from megacompile.report import format as fmt
@@ -17,6 +15,9 @@ from megacompile.report.recovery import recovery_views
 from megacompile.report.tradeoff import tradeoff
 from megacompile.report.training import training_view
 from megacompile.report.waterfall import source_line, waterfall
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 OPEN_POINTS = 2
 SHOWN_POINTS = 12
@@ -60,6 +61,8 @@ def render_html(report: Report) -> str:
 
 @cache
 def _templates() -> Environment:
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
     templates = Environment(
         loader=PackageLoader("megacompile.report", "templates"),
         autoescape=True,

@@ -21,6 +21,7 @@ from megacompile.report.trained import RecoveryRecord as RecoveryRecord
 from megacompile.report.trained import StepError as StepError
 from megacompile.report.trained import StepFigures as StepFigures
 from megacompile.report.trained import TrainingRecord as TrainingRecord
+from megacompile.system.machine import Environment
 
 Verdict = Literal["improved", "no_improvement", "outside_budget", "failed", "built_not_executed"]
 Status = Literal["built", "failed", "unavailable", "outside_budget"]
@@ -203,21 +204,6 @@ class Ceiling(Record):
     floor_ms: float | None = None
     bound: Literal["compute", "memory"] | None = None
     reached: float | None = None
-
-
-class Environment(Record):
-    """The machine and the versions the figures were taken with."""
-
-    machine: str
-    isa: list[str]
-    cores: int
-    threads: int
-    memory_mb: int
-    gpus: list[str] = Field(default_factory=list)
-    system: str
-    python: str
-    versions: dict[str, str]
-    load_average: float | None = None
 
 
 class Provenance(Record):

@@ -15,10 +15,10 @@ from typing import Any
 
 import torch
 
-from megacompile import hooks
-from megacompile.data.samples import check_rows, is_numbered, is_sample_stream, open_source
 from megacompile.errors import DataError
 from megacompile.spec.training import Train
+from megacompile.system import hooks
+from megacompile.training.data.samples import check_rows, is_numbered, is_sample_stream, open_source
 from megacompile.training.loading import (
     Batch,
     collate,

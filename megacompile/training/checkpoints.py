@@ -18,9 +18,9 @@ from typing import Any
 
 import torch
 
-from megacompile.cache import disk_error, file_sha256
 from megacompile.errors import ModelError
-from megacompile.torchmodules import write_tensors
+from megacompile.models.torchmodules import write_tensors
+from megacompile.system.cache import disk_error, file_sha256
 
 TENSORS, REST = "tensors.safetensors", "state.json"
 NAME = re.compile(r"^checkpoint-(\d+)$")

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from megacompile import hooks
-from megacompile.cache import key_of, sources_hash
-from megacompile.data import stamp
-from megacompile.data.samples import STORED
 from megacompile.spec.training import Train
+from megacompile.system import hooks
+from megacompile.system.cache import key_of, sources_hash
+from megacompile.training.data.samples import STORED
+from megacompile.training.data.stores import stamp
 
 if TYPE_CHECKING:
     import torch

@@ -11,11 +11,11 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from megacompile import hooks
-from megacompile.cache import python_sources
 from megacompile.errors import ModelError, PassError
-from megacompile.signature import Binding
+from megacompile.models.signature import Binding
 from megacompile.spec.training import Train
+from megacompile.system import hooks
+from megacompile.system.cache import python_sources
 from megacompile.training.context import Origin
 from megacompile.training.recipe import Recipe
 
@@ -29,7 +29,7 @@ def save_training(
     folder: Path, module: torch.nn.Module, binding: Binding, recipe: Recipe, origin: Origin
 ) -> None:
     """Write a form's parts into an empty folder."""
-    from megacompile.torchmodules import write_tensors
+    from megacompile.models.torchmodules import write_tensors
 
     tensors, aliases = unique_state(module)
     write_tensors(tensors, folder / WEIGHTS)
@@ -52,7 +52,7 @@ def load_training(folder: Path) -> tuple[torch.nn.Module, Binding, Recipe, Origi
     Raises:
         ModelError: the code builds another model than the stored weights are of.
     """
-    from megacompile.torchmodules import copy_module
+    from megacompile.models.torchmodules import copy_module
     from megacompile.training.ties import apply_ties
 
     record = read_record(folder)

@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from megacompile import hooks
 from megacompile.errors import DataError, MegacompileError, from_dict
-from megacompile.tensors import to_torch
+from megacompile.models.tensors import to_torch
+from megacompile.system import hooks
 
 Batch = dict[str, torch.Tensor]
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from megacompile.torchmodules import unique_storages
+from megacompile.models.torchmodules import unique_storages
 
 SHOWN_POINTS = 400
 

@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 
-from megacompile import hooks
-from megacompile.data.samples import is_numbered, is_sample_stream, open_source
 from megacompile.errors import DataError
+from megacompile.system import hooks
 from megacompile.training.batches import piece_of, rows_of
+from megacompile.training.data.samples import is_numbered, is_sample_stream, open_source
 from megacompile.training.loading import Batch, collate
 
 

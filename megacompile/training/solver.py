@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from megacompile.tensors import Array
+from megacompile.models.tensors import Array
 
 # Equal blocks make many equal sets: proving the last part in a thousand, far below what times are
 # known to, would take most of the solver's time.

@@ -16,10 +16,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from megacompile import hooks
 from megacompile.errors import DataError, ModelError, did_you_mean
-from megacompile.signature import Binding, Signature
+from megacompile.models.signature import Binding, Signature
 from megacompile.spec.training import Optimizer, Train
+from megacompile.system import hooks
 from megacompile.training import distribution
 from megacompile.training.batches import split, to_device
 from megacompile.training.checkpointing import apply_checkpoints

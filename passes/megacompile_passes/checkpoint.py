@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from megacompile.errors import PassError
-from megacompile.forms import Training
-from megacompile.passbase import Effect, Fact, Pass, PassContext, Result, Sites, select
+from megacompile.plan.passes import Effect, Fact, Pass, PassContext, Result, Sites, select
+from megacompile.training.form import Training
 from megacompile_passes.blocks import nested, repeated_blocks
 from megacompile_passes.wiring import record_wiring
 

@@ -4,10 +4,10 @@ memory budget of its own; which budget gives the wanted memory is measured."""
 from __future__ import annotations
 
 from megacompile.errors import PassError
-from megacompile.forms import Training
-from megacompile.passbase import Result, Sites
+from megacompile.plan.passes import Result, Sites
 from megacompile.training.activations import activation_memory
 from megacompile.training.context import TrainingContext
+from megacompile.training.form import Training
 from megacompile.training.recipe import Recipe
 
 # From the dearest in memory down. The lowest is not zero: a graph that keeps nothing computes

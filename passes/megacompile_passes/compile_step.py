@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from megacompile.errors import PassError
-from megacompile.forms import Training, quiet
-from megacompile.passbase import Effect, Fact, Pass, PassContext, Result, Sites, select
+from megacompile.models.forms import quiet
+from megacompile.plan.passes import Effect, Fact, Pass, PassContext, Result, Sites, select
+from megacompile.training.form import Training
 from megacompile.training.recipe import Compile
 
 if TYPE_CHECKING:

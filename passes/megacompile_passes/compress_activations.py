@@ -7,8 +7,8 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from megacompile.errors import PassError
-from megacompile.forms import Training
-from megacompile.passbase import Effect, Fact, Pass, PassContext, Result, Sites
+from megacompile.plan.passes import Effect, Fact, Pass, PassContext, Result, Sites
+from megacompile.training.form import Training
 
 
 class CompressActivations(Pass[Training, Training]):

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from megacompile.errors import MegacompileError, ModelError, PassError
-from megacompile.forms import Eager, Exported, quiet
-from megacompile.passbase import Effect, Fact, Pass, PassContext, Result, Sites
-from megacompile.signature import Signature
-from megacompile.tensors import Feeds, as_float64, to_torch
+from megacompile.models.forms import Eager, Exported, quiet
+from megacompile.models.signature import Signature
+from megacompile.models.tensors import Feeds, as_float64, to_torch
+from megacompile.plan.passes import Effect, Fact, Pass, PassContext, Result, Sites
 from megacompile_passes.recurrence import symbolic_recurrence
 from megacompile_passes.tracing import (
     alias_root,

@@ -10,10 +10,10 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from megacompile import onnxfile
-from megacompile.forms import Onnx
-from megacompile.passbase import PassContext, Result, Sites
-from megacompile.tensors import Array
+from megacompile.models import onnxfile
+from megacompile.models.forms import Onnx
+from megacompile.models.tensors import Array
+from megacompile.plan.passes import PassContext, Result, Sites
 from megacompile_passes.fold_batchnorm import FoldBatchNorm
 from megacompile_passes.onnx_graphs import (
     attribute,

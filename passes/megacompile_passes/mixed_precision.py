@@ -8,8 +8,8 @@ from typing import ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from megacompile.errors import PassError
-from megacompile.forms import Training
-from megacompile.passbase import Effect, Fact, Pass, PassContext, Result, Sites
+from megacompile.plan.passes import Effect, Fact, Pass, PassContext, Result, Sites
+from megacompile.training.form import Training
 from megacompile.training.recipe import Scaler
 
 # Instruction sets that compute in the dtype; without them a CPU converts back and forth.

@@ -8,8 +8,8 @@ from typing import ClassVar
 from pydantic import Field
 
 from megacompile.errors import PassError
-from megacompile.forms import Training
-from megacompile.passbase import Effect, Fact, Pass, PassContext, Result, Sites, select
+from megacompile.plan.passes import Effect, Fact, Pass, PassContext, Result, Sites, select
+from megacompile.training.form import Training
 
 
 class OffloadActivations(Pass[Training, Training]):

@@ -9,10 +9,10 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from megacompile import onnxfile
 from megacompile.errors import PassError
-from megacompile.passbase import select
-from megacompile.tensors import Array
+from megacompile.models import onnxfile
+from megacompile.models.tensors import Array
+from megacompile.plan.passes import select
 
 # Operators that hand a tensor on with the same numbers in another order or shape.
 VIEWS = {"Transpose", "Reshape", "Identity", "Squeeze", "Unsqueeze", "Flatten"}

@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-from megacompile import onnxfile
 from megacompile.errors import DataError
-from megacompile.passbase import PassContext
-from megacompile.tensors import Feeds
+from megacompile.models import onnxfile
+from megacompile.models.tensors import Feeds
+from megacompile.plan.passes import PassContext
 
 SAMPLES = 16
 # Values that are looked at in one run; all of a large network's at once would fill the memory.

@@ -16,7 +16,7 @@ from typing import Any
 import onnx
 from onnx import external_data_helper, helper
 
-from megacompile import onnxfile
+from megacompile.models import onnxfile
 
 COPY_BYTES = 1 << 24
 PAGED_BYTES = 1 << 20

@@ -9,10 +9,10 @@ from typing import Any, ClassVar
 
 import onnx
 
-from megacompile import onnxfile
 from megacompile.errors import PassError
-from megacompile.forms import Onnx, quiet
-from megacompile.passbase import PassContext, Result, Sites
+from megacompile.models import onnxfile
+from megacompile.models.forms import Onnx, quiet
+from megacompile.plan.passes import PassContext, Result, Sites
 from megacompile_passes.onnx_calibration import calibration_feeds
 from megacompile_passes.onnx_graphs import (
     blamed,

@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from megacompile.passbase import Effect, Fact, In, Out, Pass, Traits
+from megacompile.plan.passes import Effect, Fact, In, Out, Pass, Traits
 from megacompile.spec.training import AdamW, Optimizer
 from megacompile_passes.quantize import KEEP
 

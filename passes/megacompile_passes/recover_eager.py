@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from megacompile.errors import PassError
-from megacompile.forms import Eager
-from megacompile.passbase import Metrics, PassContext, Result, Run, Sites, Traits
+from megacompile.models.forms import Eager
+from megacompile.plan.passes import Metrics, PassContext, Result, Run, Sites, Traits
 from megacompile_passes.recover import TRAINING, Recover
 
 if TYPE_CHECKING:
@@ -168,7 +168,7 @@ def lesson_of(options: Recover[Any, Any], model: Eager, ctx: PassContext, hidden
 
 def task_loss(options: Recover[Any, Any], ctx: PassContext) -> Callable[[Any, Any], Any] | None:
     """The user's own loss, if the task has no labels."""
-    from megacompile import hooks
+    from megacompile.system import hooks
 
     if options.task is None or options.task.labels is not None:
         return None

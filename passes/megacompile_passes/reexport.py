@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from megacompile.errors import PassError
-from megacompile.forms import Exported, quiet
-from megacompile.passbase import PassContext
-from megacompile.tensors import Feeds, to_torch
+from megacompile.models.forms import Exported, quiet
+from megacompile.models.tensors import Feeds, to_torch
+from megacompile.plan.passes import PassContext
 from megacompile_passes.export import dynamic_shapes
 from megacompile_passes.recurrence import symbolic_recurrence
 from megacompile_passes.surgery import copy_graph, held, rebuild, tensor_of

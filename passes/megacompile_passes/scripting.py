@@ -6,9 +6,9 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from megacompile.errors import ModelError
-from megacompile.forms import Eager, quiet
+from megacompile.models.forms import Eager, quiet
+from megacompile.models.structure import Structure
 from megacompile.spec.models import ConstantInput, DictInput, TupleInput
-from megacompile.structure import Structure
 from megacompile_passes.tracing import first_line, user_frame
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from megacompile_passes.tying import Tie, tied_copy
 if TYPE_CHECKING:
     import torch
 
-    from megacompile.forms import Eager
-    from megacompile.tensors import Feeds
+    from megacompile.models.forms import Eager
+    from megacompile.models.tensors import Feeds
     from megacompile_passes.blocks import Group
 
 Runs = Callable[[], Iterable[Callable[[], Any]]]

@@ -12,12 +12,12 @@ import torch.nn.functional as F
 from torch import nn
 
 from megacompile.errors import DataError, ModelError, PassError, did_you_mean
-from megacompile.forms import Eager
-from megacompile.passbase import select
-from megacompile.signature import Signature
-from megacompile.structure import put_together
-from megacompile.tensors import Feeds, to_torch
-from megacompile.torchmodules import Flat, output_leaves
+from megacompile.models.forms import Eager
+from megacompile.models.signature import Signature
+from megacompile.models.structure import put_together
+from megacompile.models.tensors import Feeds, to_torch
+from megacompile.models.torchmodules import Flat, output_leaves
+from megacompile.plan.passes import select
 from megacompile_passes.recover import Distill, Task
 
 Batch = Mapping[str, torch.Tensor]

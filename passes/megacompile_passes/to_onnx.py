@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn
 
 from megacompile.errors import PassError
-from megacompile.forms import Exported, Onnx, quiet
-from megacompile.passbase import Effect, Fact, Pass, PassContext, Result, Sites, Traits
-from megacompile.signature import Signature
+from megacompile.models.forms import Exported, Onnx, quiet
+from megacompile.models.signature import Signature
+from megacompile.plan.passes import Effect, Fact, Pass, PassContext, Result, Sites, Traits
 from megacompile_passes.recurrence import symbolic_recurrence
 from megacompile_passes.tracing import first_line
 
@@ -239,7 +239,7 @@ def _save(model: Any, path: Path) -> None:
     """Write the graph, and the tensors one after the other: no second copy of all weights."""
     import onnx_ir
 
-    from megacompile import onnxfile
+    from megacompile.models import onnxfile
 
     data = path.with_name(path.name + onnxfile.DATA_SUFFIX)
     data.unlink(missing_ok=True)

@@ -13,9 +13,9 @@ import numpy as np
 
 from megacompile import errors
 from megacompile.errors import ModelError
-from megacompile.forms import Eager
-from megacompile.signature import Signature
-from megacompile.tensors import Feeds
+from megacompile.models.forms import Eager
+from megacompile.models.signature import Signature
+from megacompile.models.tensors import Feeds
 
 if TYPE_CHECKING:
     import torch

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from megacompile.errors import PassError
-from megacompile.passbase import Sites
-from megacompile.torchmodules import copy_module
+from megacompile.models.torchmodules import copy_module
+from megacompile.plan.passes import Sites
 
 if TYPE_CHECKING:
     import torch

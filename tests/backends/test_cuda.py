@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from megacompile import gpus
-from megacompile.backendbase import Machine
 from megacompile.errors import MegacompileError, PlanError, SpecError
-from megacompile.gpus import local_archs
-from megacompile.passbase import Fact
-from megacompile.plan import make_plan
-from megacompile.registry import backend_class
+from megacompile.plan.backends import Machine
+from megacompile.plan.passes import Fact
+from megacompile.plan.planner import make_plan
+from megacompile.plan.registry import backend_class
 from megacompile.spec.load import load_spec_data
+from megacompile.system import gpus
+from megacompile.system.gpus import local_archs
 from tests.field import world
 from tests.field.world import dim, normal, tensor
 
@@ -55,7 +55,7 @@ def test_unavailable_without_the_gpu(backend: str) -> None:
 
 @no_gpu
 def test_a_cuda_target_names_its_gpu_or_has_it() -> None:
-    from megacompile.builder import resolve_target
+    from megacompile.builder.main import resolve_target
 
     loaded = load_spec_data(data("tensorrt", None), Path())
     assert loaded.spec is not None
@@ -65,7 +65,7 @@ def test_a_cuda_target_names_its_gpu_or_has_it() -> None:
 
 
 def test_another_gpu_than_the_targets(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("megacompile.backendbase.local_archs", lambda: ("sm_75",))
+    monkeypatch.setattr("megacompile.plan.backends.local_archs", lambda: ("sm_75",))
     assert TARGET.absent() == "this machine's GPU is sm_75, not sm_89"
     assert Machine("cuda", 2, (), ("sm_75", "sm_89")).absent() is None
     assert Machine("cpu", 2, ()).absent() is None
@@ -124,8 +124,8 @@ def test_engines_on_the_gpu_answer_like_the_model(
 @no_gpu
 def test_a_cuda_bundle_is_refused_with_the_reason(tmp_path: Path) -> None:
     """A finished bundle of a GPU engine, on a machine without one."""
-    from megacompile.bundle import MANIFEST, describe, load_runner, seal
-    from megacompile.signature import Signature
+    from megacompile.engines.bundle import MANIFEST, describe, load_runner, seal
+    from megacompile.models.signature import Signature
     from megacompile.spec.models import TensorInput
 
     signature = Signature({"x": TensorInput(shape=[2])}, {}, ("y",))

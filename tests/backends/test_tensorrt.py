@@ -12,20 +12,20 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import megacompile
-from megacompile.backendbase import Machine
-from megacompile.backends.tensorrt import flavours
-from megacompile.backends.tensorrt.backend import TensorRT
-from megacompile.backends.tensorrt.building import EngineBuilder
-from megacompile.backends.tensorrt.parsing import clean, module_paths, remedy_of
+from megacompile.engines.tensorrt import flavours
+from megacompile.engines.tensorrt.backend import TensorRT
+from megacompile.engines.tensorrt.building import EngineBuilder
+from megacompile.engines.tensorrt.parsing import clean, module_paths, remedy_of
 from megacompile.errors import BackendError, BundleError, MegacompileError, PlanError
-from megacompile.forms import Onnx
-from megacompile.gpus import local_archs
-from megacompile.passbase import Fact
-from megacompile.plan import Plan, make_plan
+from megacompile.models.forms import Onnx
+from megacompile.models.signature import Signature
+from megacompile.plan.backends import Machine
+from megacompile.plan.passes import Fact
+from megacompile.plan.planner import Plan, make_plan
 from megacompile.report.model import Report
-from megacompile.signature import Signature
 from megacompile.spec.load import load_spec_data
 from megacompile.spec.models import Dim, TensorInput
+from megacompile.system.gpus import local_archs
 from tests.field import world
 from tests.field.world import dim, tensor
 
@@ -270,7 +270,7 @@ def test_an_unfinished_bundle_is_neither_run_nor_finished_here(
         megacompile.load(folder)
     if local_archs():
         pytest.skip("this machine has a GPU: finishing is tested elsewhere")
-    from megacompile.finish import finish
+    from megacompile.deploy.finish import finish
 
     with pytest.raises(BundleError, match="can't be finished here"):
         finish(folder, tmp_path, lambda message: None)
@@ -464,7 +464,7 @@ def test_check_operators_lists_all_of_them(tmp_path: Path) -> None:
 def test_plan_check_operators(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from megacompile.cli import main
+    from megacompile.commands.cli import main
 
     monkeypatch.setenv("MEGACOMPILE_CACHE", str(tmp_path / "cache"))
     world.write(tmp_path, {"model.py": INVERSE})

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from megacompile.backendbase import Machine
-from megacompile.backends import torch_tensorrt
-from megacompile.backends.torch_tensorrt import TorchTensorRT, read_coverage
+from megacompile.engines import torch_tensorrt
+from megacompile.engines.torch_tensorrt import TorchTensorRT, read_coverage
 from megacompile.errors import BackendError, PlanError
-from megacompile.gpus import local_archs
-from megacompile.plan import make_plan
+from megacompile.plan.backends import Machine
+from megacompile.plan.planner import make_plan
 from megacompile.spec.load import load_spec_data
+from megacompile.system.gpus import local_archs
 from tests.field import world
 from tests.field.world import dim, tensor
 

@@ -16,11 +16,11 @@ import pytest
 import torch
 
 import megacompile
-from megacompile import bundle
-from megacompile.bundle import Contents, here, write_bundle
+from megacompile.builder.keys import SAMPLES
+from megacompile.engines import bundle
+from megacompile.engines.bundle import Contents, here, write_bundle
 from megacompile.errors import BundleError, ModelError
-from megacompile.keys import SAMPLES
-from megacompile.registry import backend_class
+from megacompile.plan.registry import backend_class
 from tests.field import world
 from tests.field.world import dim, tensor
 

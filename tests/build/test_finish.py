@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 
 import megacompile
-from megacompile.bundle import MANIFEST, here, read_manifest, seal
+from megacompile.deploy.finish import finish
+from megacompile.engines.bundle import MANIFEST, here, read_manifest, seal
+from megacompile.engines.unfinished import Part, Unfinished, folder_of, write_unfinished
 from megacompile.errors import BundleError
-from megacompile.finish import finish
-from megacompile.measure.machine import environment
-from megacompile.registry import backend_class
+from megacompile.models.tensors import load_arrays, save_arrays
+from megacompile.plan.registry import backend_class
 from megacompile.report.model import Baseline, Candidate, Provenance, Report, Step
-from megacompile.tensors import load_arrays, save_arrays
-from megacompile.unfinished import Part, Unfinished, folder_of, write_unfinished
+from megacompile.system.machine import environment
 from tests.field import world
 from tests.field.world import dim, tensor
 
@@ -200,7 +200,7 @@ def test_it_can_not_be_loaded_before(copy: Path) -> None:
 
 def test_a_backend_that_stores_no_model_says_what_to_do(copy: Path) -> None:
     from megacompile.errors import BackendError
-    from megacompile.signature import Signature
+    from megacompile.models.signature import Signature
 
     manifest = read_manifest(copy)
     with pytest.raises(BackendError, match="can't build an engine again") as caught:

@@ -154,7 +154,7 @@ def workers_of(folder: Path) -> list[psutil.Process]:
             mine = (process.info["environ"] or {}).get("MEGACOMPILE_CACHE") == str(folder / "cache")
         except psutil.Error:
             continue
-        if "megacompile.process" in line and mine:
+        if "megacompile.system.child" in line and mine:
             found.append(process)
     return found
 
@@ -309,10 +309,10 @@ def test_a_full_disk(tmp_path: Path, which: str) -> None:
 
 
 def test_a_compiler_that_computes_something_else_is_named() -> None:
+    from megacompile.builder.manager import _check_lowering
     from megacompile.errors import VerificationError
-    from megacompile.instruments import StepRun
-    from megacompile.manager import _check_lowering
-    from megacompile.passbase import Effect
+    from megacompile.measure.instruments import StepRun
+    from megacompile.plan.passes import Effect
     from megacompile.report.model import ErrorRecord, Step
 
     def error(cosine: float) -> ErrorRecord:

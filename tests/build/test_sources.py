@@ -12,7 +12,7 @@ from torch import nn
 
 import megacompile
 from megacompile.errors import ModelError
-from megacompile.source import load_original
+from megacompile.models.source import load_original
 
 INPUTS = {"x": {"shape": ["B", 8]}, "scale": {"shape": ["B", 1]}}
 DIMS = {"B": {"min": 1, "typical": 4, "max": 16}}

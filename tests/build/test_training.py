@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import megacompile
-from megacompile.builder import Result
+from megacompile.builder.main import Result
 from megacompile.errors import BundleError, DataError, MegacompileError
 from megacompile.measure import trainer
 from tests.build.training_world import SPECS, build, spec_of
@@ -149,7 +149,7 @@ def test_the_module_answers_as_the_original(built: tuple[Path, Result]) -> None:
     module = megacompile.load(bundle)
     image = torch.rand(3, 8, 8)
     torch.testing.assert_close(module(image), digits().build().eval()(image))
-    from megacompile.bundle import load_compiled
+    from megacompile.engines.bundle import load_compiled
 
     array = load_compiled(bundle)(image=image.numpy())
     np.testing.assert_allclose(array, module(image).detach().numpy(), rtol=1e-5)
@@ -495,10 +495,10 @@ def test_what_the_target_cannot_do_is_said_before_anything_runs(tmp_path: Path) 
 @pytest.fixture
 def request_of(built: tuple[Path, Result], tmp_path: Path) -> dict[str, Any]:
     """What the measuring worker is asked to load."""
-    from megacompile.backendbase import Machine
-    from megacompile.cache import Cache
-    from megacompile.original import read_record
+    from megacompile.measure.original import read_record
+    from megacompile.plan.backends import Machine
     from megacompile.spec import load_spec
+    from megacompile.system.cache import Cache
 
     folder, _ = built
     records = Cache(folder / "cache").root.rglob("original.json")
@@ -596,8 +596,8 @@ def test_the_same_command_under_torchrun(tmp_path: Path) -> None:
 
 
 def test_the_specs_of_training_plan() -> None:
-    from megacompile.builder import resolve_target
-    from megacompile.plan import make_plan
+    from megacompile.builder.main import resolve_target
+    from megacompile.plan.planner import make_plan
     from megacompile.spec import load_spec
 
     plan = make_plan(load_spec(SPECS / "digits_train.yaml"), resolve_target)

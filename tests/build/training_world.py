@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 import megacompile
-from megacompile.builder import Result
+from megacompile.builder.main import Result
 
 SPECS = Path(__file__).resolve().parents[2] / "specs"
 

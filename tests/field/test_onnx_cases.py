@@ -10,7 +10,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from megacompile import onnxfile
+from megacompile.models import onnxfile
 from tests.field import world
 from tests.field.world import dim, normal, tensor
 
@@ -294,8 +294,8 @@ def test_c42_folding_does_not_blow_up(tmp_path: Path, size: int) -> None:
 
 
 def onnx_form(folder: Path) -> Any:
-    from megacompile.forms import Onnx
-    from megacompile.signature import Signature
+    from megacompile.models.forms import Onnx
+    from megacompile.models.signature import Signature
     from megacompile.spec.models import Dim, TensorInput
 
     signature = Signature({"X": TensorInput(shape=["n"])}, {"n": Dim(min=1, typical=8, max=32)})

@@ -118,7 +118,7 @@ def test_c11_mode_and_weights_of_the_users_model(tmp_path: Path) -> None:
     data = world.spec(inputs={"input": tensor("batch", 8)}, dims={"batch": dim(1, 4, 8)})
     built = world.build(tmp_path, data, {"model.py": model})
     built.check({"input": normal(4, 8)}, {"input": normal(5, 8)})
-    from megacompile import hooks
+    from megacompile.system import hooks
 
     made = hooks.load("model.py:MADE", tmp_path)
     assert made[0].training

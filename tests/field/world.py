@@ -12,19 +12,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from megacompile import builder
-from megacompile.backendbase import Machine
-from megacompile.bundle import here
-from megacompile.cache import Cache
-from megacompile.candidate import build_candidate
-from megacompile.compiled import CompiledModel
+from megacompile.builder.keys import FORM
+from megacompile.builder.main import main as builder
+from megacompile.builder.worker import build_candidate
+from megacompile.engines.bundle import here
+from megacompile.engines.compiled import CompiledModel
 from megacompile.errors import MegacompileError
-from megacompile.keys import FORM
-from megacompile.original import Original, inspect
-from megacompile.plan import make_plan
+from megacompile.measure.original import Original, inspect
+from megacompile.models.source import load_original
+from megacompile.plan.backends import Machine
+from megacompile.plan.planner import make_plan
 from megacompile.report.model import Step
-from megacompile.source import load_original
 from megacompile.spec.load import load_spec_data
+from megacompile.system.cache import Cache
 
 MODEL = "model.py:build"
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from megacompile.measure import machine
+from megacompile.system import libraries, machine
 
 
 @pytest.fixture(autouse=True)
@@ -115,7 +115,7 @@ def test_memory_is_the_machines_cut_by_the_cgroups(host, files, expected):
 
 
 def test_versions_leave_out_what_is_not_installed():
-    assert list(machine.library_versions(["pytest", "no-such-distribution"])) == ["pytest"]
+    assert list(libraries.installed(["pytest", "no-such-distribution"])) == ["pytest"]
 
 
 def test_the_environment_says_what_there_is_and_what_is_used(host):
@@ -136,5 +136,5 @@ def test_the_machine_is_known_without_torch():
     import subprocess
     import sys
 
-    code = "import sys, megacompile.measure.machine; sys.exit('torch' in sys.modules)"
+    code = "import sys, megacompile.system.machine; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

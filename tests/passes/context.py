@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from megacompile.errors import DataError
-from megacompile.passbase import PassContext, Traits
-from megacompile.signature import Signature
-from megacompile.tensors import Feeds, numpy_dtype
+from megacompile.models.signature import Signature
+from megacompile.models.tensors import Feeds, numpy_dtype
+from megacompile.plan.passes import PassContext, Traits
 
 
 def example(signature: Signature, sizes: dict[str, int], seed: int = 0) -> Feeds:

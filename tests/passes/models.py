@@ -9,12 +9,12 @@ import numpy as np
 import torch
 from torch import nn
 
-from megacompile.forms import Eager, Form
-from megacompile.signature import Signature, bind
+from megacompile.models.forms import Eager, Form
+from megacompile.models.signature import Signature, bind
+from megacompile.models.structure import rename, take_apart
+from megacompile.models.tensors import Feeds, as_float64, to_numpy
+from megacompile.models.torchmodules import copy_module
 from megacompile.spec.models import ConstantInput, Dim, TensorInput
-from megacompile.structure import rename, take_apart
-from megacompile.tensors import Feeds, as_float64, to_numpy
-from megacompile.torchmodules import copy_module
 from tests.passes.context import example
 
 

@@ -11,10 +11,10 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from megacompile.forms import Onnx
-from megacompile.signature import Signature
+from megacompile.models.forms import Onnx
+from megacompile.models.signature import Signature
+from megacompile.models.tensors import Array, Feeds
 from megacompile.spec.models import Dim, TensorInput
-from megacompile.tensors import Array, Feeds
 
 Shapes = dict[str, tuple[Sequence[str | int], str]]
 

@@ -15,9 +15,9 @@ from megacompile_passes.to_onnx import ToOnnx
 from torch import nn
 
 from megacompile.errors import PassError
-from megacompile.forms import Eager, Exported
-from megacompile.passbase import Result
-from megacompile.tensors import Feeds
+from megacompile.models.forms import Eager, Exported
+from megacompile.models.tensors import Feeds
+from megacompile.plan.passes import Result
 from tests.passes import models
 from tests.passes.context import example, make_context
 from tests.passes.models import dim, make_eager, tensor

@@ -11,9 +11,9 @@ import pytest
 from megacompile_passes.cast_onnx import CastOnnx
 from onnx import helper, numpy_helper
 
-from megacompile import onnxfile, openvinofile
 from megacompile.errors import PassError
-from megacompile.forms import Onnx
+from megacompile.models import onnxfile, openvinofile
+from megacompile.models.forms import Onnx
 from tests.passes.context import make_context
 from tests.passes.onnx_models import cosine, digest, nodes_of, onnx_model, operators
 

@@ -12,11 +12,11 @@ from pydantic import ValidationError
 from torch import nn
 
 from megacompile.errors import PassError
-from megacompile.forms import Training
+from megacompile.measure.training.comparison import compare_traces, trace
 from megacompile.training.activations import activation_memory
 from megacompile.training.checkpointing import apply_checkpoints, remove_checkpoints
-from megacompile.training.comparison import compare_traces, trace
 from megacompile.training.costs import measure
+from megacompile.training.form import Training
 from megacompile.training.recipe import Checkpoint, Compile, Compression, Recipe
 from megacompile.training.solver import Way, peak_of
 from tests.passes.models import Untouched

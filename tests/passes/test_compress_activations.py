@@ -9,8 +9,8 @@ import pytest
 from megacompile_passes.compress_activations import CompressActivations
 
 from megacompile.errors import PassError
+from megacompile.measure.training.comparison import compare_traces, trace
 from megacompile.training.activations import activation_memory
-from megacompile.training.comparison import compare_traces, trace
 from megacompile.training.recipe import Checkpoint, Compression, Offload, Recipe
 from tests.passes.models import Untouched
 from tests.training.test_step import batches_of

@@ -11,12 +11,12 @@ from megacompile_passes.distribute import Distribute
 from torch import nn
 
 from megacompile.errors import MegacompileError, ModelError, PassError, WorkerError
-from megacompile.passbase import Effect
-from megacompile.training.comparison import broken_step, compare_traces
+from megacompile.measure.training.comparison import broken_step, compare_traces
+from megacompile.measure.training.crew import Crew
+from megacompile.measure.training.tracing import trace_form
+from megacompile.plan.passes import Effect
 from megacompile.training.context import Origin
-from megacompile.training.crew import Crew
 from megacompile.training.recipe import Checkpoint, Recipe
-from megacompile.training.tracing import trace_form
 from tests.training.toy import make_context, make_form
 
 HERE = "tests.passes.test_distribute"
@@ -98,10 +98,10 @@ def test_losses_of_two_processes_are_those_of_one(tmp_path: Path) -> None:
 
 def state(request: dict[str, Any]) -> Any:
     """A crew's handler: bytes of parameters, gradients and optimizer state in this process."""
-    from megacompile.forms import Training
-    from megacompile.signature import Signature
+    from megacompile.models.signature import Signature
     from megacompile.training.batches import Batches
     from megacompile.training.figures import state_bytes
+    from megacompile.training.form import Training
 
     form = Training.load(Path(request["form"]), Signature.from_dict(request["signature"]))
     step = form.step()

@@ -10,8 +10,8 @@ from megacompile_passes.export import Export
 from torch import nn
 
 from megacompile.errors import ModelError
-from megacompile.forms import Eager, Exported
-from megacompile.passbase import consumes, produces
+from megacompile.models.forms import Eager, Exported
+from megacompile.plan.passes import consumes, produces
 from tests.passes import models
 from tests.passes.context import example, make_context
 from tests.passes.models import dim, make_eager, tensor

@@ -11,7 +11,7 @@ import pytest
 from megacompile_passes.fold_batchnorm_onnx import FoldBatchNormOnnx
 from onnx import helper, numpy_helper
 
-from megacompile.forms import Onnx
+from megacompile.models.forms import Onnx
 from tests.passes.context import make_context
 from tests.passes.onnx_models import digest, largest_error, onnx_model, operators
 

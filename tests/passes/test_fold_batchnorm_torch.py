@@ -14,8 +14,8 @@ from megacompile_passes.fold_batchnorm_scripted import FoldBatchNormScripted
 from megacompile_passes.script import Script
 from torch import nn
 
-from megacompile.forms import Eager, Exported, Scripted
-from megacompile.passbase import Result
+from megacompile.models.forms import Eager, Exported, Scripted
+from megacompile.plan.passes import Result
 from tests.passes import models
 from tests.passes.context import make_context
 from tests.passes.models import dim, make_eager, tensor

@@ -9,10 +9,10 @@ import pytest
 from megacompile_passes.mixed_precision import MixedPrecision
 from pydantic import ValidationError
 
-from megacompile.compare import COSINE_OF
 from megacompile.errors import PassError
-from megacompile.passbase import Effect
-from megacompile.training.comparison import compare_traces, trace
+from megacompile.measure.training.comparison import compare_traces, trace
+from megacompile.models.comparison import COSINE_OF
+from megacompile.plan.passes import Effect
 from megacompile.training.recipe import Recipe, Scaler
 from tests.training.test_step import batches_of
 from tests.training.toy import make_context, make_form

@@ -15,9 +15,9 @@ from megacompile_passes.quantize_exported import QuantizeExported
 from torch import nn
 
 from megacompile.errors import DataError, PassError
-from megacompile.forms import Eager, Exported
-from megacompile.passbase import Result, Traits
-from megacompile.tensors import Feeds
+from megacompile.models.forms import Eager, Exported
+from megacompile.models.tensors import Feeds
+from megacompile.plan.passes import Result, Traits
 from tests.passes import models
 from tests.passes.context import example, make_context
 from tests.passes.models import cosine, dim, make_eager, tensor
@@ -71,7 +71,7 @@ def test_loads_in_a_fresh_process(tmp_path: Path) -> None:
     folder.mkdir()
     result.model.save(folder)
     code = (
-        "from pathlib import Path; from megacompile.forms import Exported;"
+        "from pathlib import Path; from megacompile.models.forms import Exported;"
         f"Exported.load(Path({str(folder)!r}), None)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=100)

@@ -10,10 +10,10 @@ import pytest
 from megacompile_passes.quantize_onnx import QuantizeOnnx
 from onnx import helper, numpy_helper
 
-from megacompile import onnxfile
 from megacompile.errors import DataError, PassError
-from megacompile.forms import Onnx
-from megacompile.passbase import Traits
+from megacompile.models import onnxfile
+from megacompile.models.forms import Onnx
+from megacompile.plan.passes import Traits
 from tests.passes.context import make_context
 from tests.passes.onnx_models import (
     cosine,

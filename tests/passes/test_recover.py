@@ -20,10 +20,10 @@ from pydantic import ValidationError
 from torch import nn
 
 from megacompile.errors import DataError, ModelError, PassError
-from megacompile.forms import Eager
-from megacompile.passbase import Metrics, PassContext
-from megacompile.tensors import Feeds
-from megacompile.torchmodules import copy_module
+from megacompile.models.forms import Eager
+from megacompile.models.tensors import Feeds
+from megacompile.models.torchmodules import copy_module
+from megacompile.plan.passes import Metrics, PassContext
 from tests.passes.context import example, make_context
 from tests.passes.models import Untouched, cosine, dim, make_eager, tensor
 

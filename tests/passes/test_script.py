@@ -11,8 +11,8 @@ from megacompile_passes.script import Script
 from torch import nn
 
 from megacompile.errors import MegacompileError, ModelError, PassError
-from megacompile.forms import Eager, Scripted
-from megacompile.passbase import Result, consumes, produces
+from megacompile.models.forms import Eager, Scripted
+from megacompile.plan.passes import Result, consumes, produces
 from tests.passes import models
 from tests.passes.context import make_context
 from tests.passes.models import constant, dim, make_eager, tensor

@@ -17,10 +17,10 @@ from pydantic import ValidationError
 from torch import nn
 
 from megacompile.errors import DataError, PassError
-from megacompile.forms import Eager
-from megacompile.passbase import Effect
-from megacompile.tensors import Feeds
-from megacompile.torchmodules import copy_module
+from megacompile.models.forms import Eager
+from megacompile.models.tensors import Feeds
+from megacompile.models.torchmodules import copy_module
+from megacompile.plan.passes import Effect
 from tests.passes import models
 from tests.passes.context import example, make_context
 from tests.passes.models import Untouched, dim, make_eager, tensor

@@ -9,8 +9,8 @@ from megacompile_passes.export import Export
 from megacompile_passes.simplify_exported import SimplifyExported
 from torch import nn
 
-from megacompile.forms import Eager, Exported
-from megacompile.passbase import Result
+from megacompile.models.forms import Eager, Exported
+from megacompile.plan.passes import Result
 from tests.passes import models
 from tests.passes.context import make_context
 from tests.passes.models import dim, make_eager, tensor

@@ -13,9 +13,9 @@ from megacompile_passes import simplify_onnx
 from megacompile_passes.simplify_onnx import SimplifyOnnx
 from onnx import helper
 
-from megacompile import onnxfile
 from megacompile.errors import PassError
-from megacompile.forms import Onnx
+from megacompile.models import onnxfile
+from megacompile.models.forms import Onnx
 from tests.passes.context import make_context
 from tests.passes.onnx_models import digest, largest_error, onnx_model, operators
 

@@ -8,7 +8,7 @@ import pytest
 from megacompile_passes.script import Script
 from megacompile_passes.simplify_scripted import SimplifyScripted
 
-from megacompile.forms import Scripted
+from megacompile.models.forms import Scripted
 from tests.passes import models
 from tests.passes.context import make_context
 from tests.passes.models import dim, make_eager, tensor

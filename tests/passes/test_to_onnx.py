@@ -12,10 +12,10 @@ from megacompile_passes.export import Export
 from megacompile_passes.to_onnx import ToOnnx
 from torch import nn
 
-from megacompile import onnxfile
 from megacompile.errors import PassError
-from megacompile.forms import Eager, Onnx
-from megacompile.passbase import Traits, consumes, produces
+from megacompile.models import onnxfile
+from megacompile.models.forms import Eager, Onnx
+from megacompile.plan.passes import Traits, consumes, produces
 from tests.passes import models
 from tests.passes.context import make_context
 from tests.passes.models import dim, make_eager, tensor

@@ -11,8 +11,9 @@ from megacompile_passes.training_step import TrainingStep
 from torch import nn
 
 from megacompile.errors import ModelError, PassError
-from megacompile.forms import Eager, Training
-from megacompile.passbase import Traits
+from megacompile.models.forms import Eager
+from megacompile.plan.passes import Traits
+from megacompile.training.form import Training
 from megacompile.training.recipe import Recipe
 from tests.passes.models import dim as make_dim
 from tests.passes.models import make_eager, tensor

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from megacompile import registry
-from megacompile.backendbase import Availability, Machine
+from megacompile.commands.plan_view import plan_as_data, render_plan
 from megacompile.errors import MegacompileError, PlanError, Problems
-from megacompile.passbase import Effect, Fact, consumes, produces
-from megacompile.plan import SOURCE_FORMS, Plan, make_plan, source_facts
-from megacompile.planview import plan_as_data, render_plan
+from megacompile.plan import registry
+from megacompile.plan.backends import Availability, Machine
+from megacompile.plan.passes import Effect, Fact, consumes, produces
+from megacompile.plan.planner import SOURCE_FORMS, Plan, make_plan, source_facts
 from megacompile.spec import load_spec, load_spec_data
 from megacompile.spec.models import Spec
 

@@ -8,15 +8,15 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from megacompile.backendbase import Machine
-from megacompile.cache import Cache
-from megacompile.candidate import serve_inspection
-from megacompile.job.inspection import original_key
-from megacompile.keys import keys_of
-from megacompile.original import read_record
-from megacompile.plan import make_plan
-from megacompile.planview import _Described, render_plan, stored_steps
+from megacompile.builder.inspection import original_key
+from megacompile.builder.keys import keys_of
+from megacompile.builder.worker import serve_inspection
+from megacompile.commands.plan_view import _Described, render_plan, stored_steps
+from megacompile.measure.original import read_record
+from megacompile.plan.backends import Machine
+from megacompile.plan.planner import make_plan
 from megacompile.spec import load_spec_data
+from megacompile.system.cache import Cache
 
 
 @pytest.fixture

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from megacompile.bundle import Contents, here, write_bundle
-from megacompile.job.products import serving_sources
-from megacompile.keys import SAMPLES
-from megacompile.registry import backend_class
-from megacompile.shapes import output_shapes
+from megacompile.builder.keys import SAMPLES
+from megacompile.builder.products import serving_sources
+from megacompile.engines.bundle import Contents, here, write_bundle
+from megacompile.models.shapes import output_shapes
+from megacompile.plan.registry import backend_class
 from megacompile.spec.load import load_spec_data
 from tests.field import world
 

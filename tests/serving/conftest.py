@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import megacompile
-from megacompile.triton.export import export_triton
+from megacompile.deploy.triton.export import export_triton
 from tests.field import world
 from tests.field.world import dim, tensor
 from tests.serving.server import Server, missing

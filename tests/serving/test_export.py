@@ -10,19 +10,25 @@ from typing import Any
 import numpy as np
 import pytest
 
-from megacompile.bundle import MANIFEST, seal
-from megacompile.cli import main
-from megacompile.compare import InputSet
+from megacompile.commands.cli import main
+from megacompile.deploy.triton.config import from_text, to_text
+from megacompile.deploy.triton.export import NATIVE, export_triton
+from megacompile.deploy.triton.ports import batch_dim, interface
+from megacompile.deploy.triton.serving import answer
+from megacompile.deploy.triton.tuning import (
+    Measurement,
+    Tuning,
+    choose,
+    measure_curve,
+    sizes_to_measure,
+)
+from megacompile.engines.bundle import MANIFEST, seal
 from megacompile.errors import BundleError, SpecError
-from megacompile.shapes import output_shapes
-from megacompile.signature import Signature
+from megacompile.models.comparison import InputSet
+from megacompile.models.shapes import output_shapes
+from megacompile.models.signature import Signature
 from megacompile.spec.load import load_spec_data
 from megacompile.spec.models import Dim, TensorInput
-from megacompile.triton.config import from_text, to_text
-from megacompile.triton.export import NATIVE, export_triton
-from megacompile.triton.ports import batch_dim, interface
-from megacompile.triton.serving import answer
-from megacompile.triton.tuning import Measurement, Tuning, choose, measure_curve, sizes_to_measure
 from tests.field import world
 from tests.serving.bundles import write
 from tests.serving.conftest import NET, World, read_json, spec

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from megacompile.triton.export import export_triton
+from megacompile.deploy.triton.export import export_triton
 from tests.field import world
 from tests.serving.bundles import write
 from tests.serving.conftest import HELPER, NET, STEPS, World, spec, wait_ready

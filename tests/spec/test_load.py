@@ -10,9 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from megacompile.backendbase import Machine
 from megacompile.errors import MegacompileError, SpecError
-from megacompile.plan import make_plan
+from megacompile.plan.backends import Machine
+from megacompile.plan.planner import make_plan
 from megacompile.spec import Loaded, Spec, load_spec, load_spec_data
 from megacompile.spec.positions import parse
 

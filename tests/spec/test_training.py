@@ -117,9 +117,9 @@ def test_training_limits_are_not_for_inference(tmp_path: Path) -> None:
 def test_backends_of_the_other_workload(
     tmp_path: Path, workload: str, backend: str, words: str
 ) -> None:
-    from megacompile.backendbase import Machine
     from megacompile.errors import MegacompileError
-    from megacompile.plan import make_plan
+    from megacompile.plan.backends import Machine
+    from megacompile.plan.planner import make_plan
 
     text = SPEC if workload == "training" else SPEC[: SPEC.index("workload")]
     path = tmp_path / "s.yaml"
@@ -131,9 +131,9 @@ def test_backends_of_the_other_workload(
 
 @pytest.mark.parametrize("item", ["mixed-precision", "compile", "distribute"])
 def test_training_passes_need_a_training_backend(tmp_path: Path, item: str) -> None:
-    from megacompile.backendbase import Machine
     from megacompile.errors import MegacompileError
-    from megacompile.plan import make_plan
+    from megacompile.plan.backends import Machine
+    from megacompile.plan.planner import make_plan
 
     path = tmp_path / "s.yaml"
     text = SPEC[: SPEC.index("workload")] + f"backends: [onnxruntime]\npasses: [{item}]\n"

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 import megacompile
-from megacompile.backends.tensorrt import flavours
+from megacompile.engines.tensorrt import flavours
 from tests.specs.conftest import SPECS
 
 pytestmark = [

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import yaml
 
-from megacompile.triton.export import export_triton
+from megacompile.deploy.triton.export import export_triton
 from tests.field import world
 from tests.serving.bundles import write
 from tests.serving.conftest import wait_ready

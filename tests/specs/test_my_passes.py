@@ -15,13 +15,13 @@ import pytest
 import torch
 
 import megacompile
-from megacompile.backendbase import Machine
 from megacompile.errors import PassError
-from megacompile.forms import Eager
-from megacompile.passbase import Effect
-from megacompile.plan import make_plan
-from megacompile.signature import bind
-from megacompile.source import base_signature
+from megacompile.models.forms import Eager
+from megacompile.models.signature import bind
+from megacompile.models.source import base_signature
+from megacompile.plan.backends import Machine
+from megacompile.plan.passes import Effect
+from megacompile.plan.planner import make_plan
 from megacompile.spec import Spec, load_spec
 from tests.passes.context import make_context
 
@@ -122,7 +122,7 @@ def test_build(spec: Spec, tmp_path: Path) -> None:
 
 
 PROBE = """
-from megacompile import registry
+from megacompile.plan import registry
 from megacompile.errors import MegacompileError
 from pathlib import Path
 try:

@@ -8,14 +8,14 @@ import pytest
 import torch
 
 from megacompile.errors import ModelError
-from megacompile.passbase import Effect
-from megacompile.training.comparison import (
+from megacompile.measure.training.comparison import (
     Trace,
     broken_step,
     check_finite,
     compare_traces,
     trace,
 )
+from megacompile.plan.passes import Effect
 from megacompile.training.recipe import Checkpoint, Recipe
 from tests.training.test_step import batches_of
 from tests.training.toy import make_form

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from megacompile.measure.training.comparison import compare_traces, trace
 from megacompile.training.activations import activation_memory
-from megacompile.training.comparison import compare_traces, trace
 from megacompile.training.figures import memory_figures, operators
 from megacompile.training.memory import live_memory
 from megacompile.training.recipe import Checkpoint, Recipe, Scaler

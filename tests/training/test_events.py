@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from megacompile.job.events import recovery_scalars, step_scalars, write_events
+from megacompile.builder.events import recovery_scalars, step_scalars, write_events
 from tests.report.samples import sample_report
 from tests.report.test_recovery import record as recovery_record
 from tests.report.training_samples import training_record, training_report

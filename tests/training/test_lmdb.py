@@ -25,13 +25,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from megacompile.data import open_dataset, stamp
-from megacompile.data.lmdbstore import DTYPES, FILE, HEADER, LmdbSamples, key_of_sample
-from megacompile.data.lmdbwriter import write_lmdb
-from megacompile.data.writing import write_source
 from megacompile.errors import DataError, MegacompileError
-from megacompile.tensors import Array, numpy_dtype
+from megacompile.models.tensors import Array, numpy_dtype
 from megacompile.training.batches import Batches
+from megacompile.training.data import open_dataset, stamp
+from megacompile.training.data.lmdb_store import DTYPES, FILE, HEADER, LmdbSamples, key_of_sample
+from megacompile.training.data.lmdb_writer import write_lmdb
+from megacompile.training.data.writing import write_source
 from tests.training.toy import make_train
 
 lmdb = pytest.importorskip("lmdb")
@@ -333,7 +333,7 @@ KILLED = """
 import sys, time
 import numpy as np
 from pathlib import Path
-from megacompile.data.lmdbwriter import write_lmdb
+from megacompile.training.data.lmdb_writer import write_lmdb
 def endless():
     while True:
         yield {"x": np.zeros(100_000)}
@@ -361,7 +361,7 @@ def test_a_killed_writer_leaves_no_database(tmp_path: Path) -> None:
 FULL = """
 import resource, sys
 resource.setrlimit(resource.RLIMIT_FSIZE, (2_000_000, 2_000_000))
-from megacompile.cli import main
+from megacompile.commands.cli import main
 main(sys.argv[1:])
 """
 

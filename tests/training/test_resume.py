@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from megacompile_passes.distribute import Distribute
 
-from megacompile.training.crew import Crew
+from megacompile.measure.training.crew import Crew
 from tests.training.toy import make_context, make_form
 
 STEPS = 5
@@ -17,12 +17,12 @@ STEPS = 5
 
 def runs(request: dict[str, Any]) -> Any:
     """A crew's handler: a run with a checkpoint after each step, stopped after some."""
-    from megacompile.forms import Training
-    from megacompile.measure.trainer import _agreed
-    from megacompile.signature import Signature
+    from megacompile.measure.training.worker import _agreed
+    from megacompile.models.signature import Signature
     from megacompile.training import distribution
     from megacompile.training.batches import Batches
     from megacompile.training.checkpoints import Checkpoints
+    from megacompile.training.form import Training
 
     form = Training.load(Path(request["form"]), Signature.from_dict(request["signature"]))
     origin = form.origin

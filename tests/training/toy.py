@@ -10,12 +10,12 @@ from typing import Any
 
 from torch import nn
 
-from megacompile.forms import Training
-from megacompile.passbase import PassContext, Traits
-from megacompile.signature import Signature, bind
+from megacompile.models.signature import Signature, bind
+from megacompile.plan.passes import PassContext, Traits
 from megacompile.spec.models import Dim, TensorInput
 from megacompile.spec.training import Train
 from megacompile.training.context import Origin, TrainingContext
+from megacompile.training.form import Training
 from megacompile.training.recipe import Recipe
 from megacompile.training.ties import find_ties
 

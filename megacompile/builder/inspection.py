@@ -1,0 +1,97 @@
+"""Step 1: the original model, looked at in a process of its own."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any, Protocol
+
+from megacompile.builder.job import Job
+from megacompile.builder.keys import own_hash, versions
+from megacompile.measure.original import Original, read_record
+from megacompile.models.source import source_path
+from megacompile.spec.models import Spec
+from megacompile.system.cache import file_sha256, key_of, sources_hash
+from megacompile.system.hooks import locate
+
+INSPECTION = "megacompile.builder.worker:serve_inspection"
+
+
+class Described(Protocol):
+    """What a job and a mere plan have in common."""
+
+    @property
+    def spec(self) -> Spec: ...
+    @property
+    def base(self) -> Path: ...
+    @property
+    def spec_data(self) -> dict[str, Any]: ...
+
+
+def original_key(job: Described) -> str:
+    """What the original depends on, as far as can be told without loading it. Whether it is
+    still the same model is confirmed by the worker that loads it as a baseline."""
+    path = source_path(job.spec, job.base)
+    source: Any = None
+    if path is not None and path.suffix == ".py":
+        source = sources_hash(path)
+    elif path is not None and job.spec.model.kind == "onnx":
+        from megacompile.models import onnxfile
+
+        source = onnxfile.fingerprint(path)  # with its data files
+    elif path is not None:
+        source = file_sha256(path)
+    hooks = [
+        _hook_hash(job, hook.python)
+        for hook in (job.spec.data.calibration, job.spec.data.evaluation)
+        if hook
+    ]
+    if job.spec.train is not None:
+        from megacompile.training.context import hook_hashes
+
+        hooks += hook_hashes(job.spec.train, job.base)
+    described = {
+        k: job.spec_data.get(k)
+        for k in ("model", "dims", "inputs", "outputs", "data", "benchmark", "seed", "train")
+        if k != "train" or job.spec_data.get(k)
+    }
+    return key_of(
+        "inspection",
+        own_hash(),
+        str(job.base),
+        source,
+        hooks,
+        described,
+        versions(["torch", "onnx", "onnxruntime"]),
+    )
+
+
+def _hook_hash(job: Described, reference: str) -> str:
+    path = locate(reference, job.base)[0]
+    return sources_hash(path) if path else reference
+
+
+def inspect_original(job: Job) -> tuple[Original, bool]:
+    key = original_key(job)
+    entry = job.cache.get(key)
+    if entry is not None:
+        job.say("the original model is known: its record is used")
+        return read_record(entry.folder), True
+    job.say("looking at the original model")
+    request = {
+        "spec": job.spec_data,
+        "base": str(job.base),
+        "key": key,
+        "cache": str(job.cache.root),
+    }
+    with job.worker("the original model", INSPECTION) as worker:
+        done = worker.ask(request)
+    original = read_record(Path(done["folder"]))
+    job.clock.hooks += original.hook_seconds
+    for note in original.notes:
+        job.say(note)
+    return original, False
+
+
+def forget_original(job: Job) -> None:
+    shutil.rmtree(job.cache.folder(original_key(job)), ignore_errors=True)

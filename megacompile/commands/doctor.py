@@ -1,0 +1,58 @@
+"""`megacompile doctor`: what this machine can do."""
+
+from __future__ import annotations
+
+import json
+from argparse import ArgumentParser, Namespace
+
+from megacompile.commands.output import out
+
+NAME = "doctor"
+HELP = "measure this machine's ceilings and check what is installed"
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """The arguments of this command."""
+    parser.add_argument("--json", action="store_true")
+
+
+def run(arguments: Namespace) -> int:
+    """Do it; returns the exit code."""
+    from megacompile.builder.ceiling import machine_ceilings
+    from megacompile.engines.bundle import here
+    from megacompile.plan import registry
+    from megacompile.system.cache import Cache, default_root
+    from megacompile.system.gpus import no_gpu_reason
+    from megacompile.system.machine import environment
+
+    machine = here()
+    found = environment(machine.threads)
+    ceilings = machine_ceilings(machine, Cache(default_root()), lambda _: None, fresh=True)
+    states = {
+        n: registry.backend_class(n)().availability(machine)
+        for n in sorted(registry.backend_table())
+    }
+    if arguments.json:
+        out(
+            json.dumps(
+                {
+                    "environment": found.model_dump(),
+                    "rates": ceilings.rates,
+                    "bandwidth": ceilings.bandwidth,
+                    "backends": {n: s.reason or "available" for n, s in states.items()},
+                },
+                indent=2,
+            )
+        )
+        return 0
+    out(f"machine      {found.machine}, {found.cores} cores, {found.memory_mb / 1000:.1f} GB")
+    out(f"threads      {found.threads} (this process's affinity and cgroup)")
+    out(f"instructions {', '.join(found.isa)}")
+    out(f"GPUs         {', '.join(found.gpus) or no_gpu_reason()}")
+    out(f"load         {found.load_average} (figures are only worth something on an idle machine)")
+    for dtype, rate in ceilings.rates.items():
+        out(f"matrix products in {dtype:<9} {rate / 1e9:8.0f} GOP/s")
+    out(f"memory bandwidth            {ceilings.bandwidth / 1e9:8.1f} GB/s")
+    for name, state in states.items():
+        out(f"{name:<14} {state.reason or 'available'}")
+    return 0

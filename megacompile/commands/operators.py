@@ -1,0 +1,57 @@
+"""`megacompile plan --check-operators`: backends' own parsers over what they would get."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from megacompile.builder.candidates import CANDIDATE, request_of
+from megacompile.builder.inspection import inspect_original
+from megacompile.builder.job import Options
+from megacompile.builder.main import make_job, quantized_source
+from megacompile.errors import MegacompileError
+from megacompile.plan.backends import Backend, Refusal
+from megacompile.plan.planner import Plan
+from megacompile.spec.load import Loaded
+from megacompile.system.progress import Progress
+
+
+def operators_refused(loaded: Loaded, plan: Plan) -> dict[str, list[Refusal]]:
+    """For each candidate whose backend can be asked, what its parser does not take.
+
+    The passes run, from the store where they can; a candidate whose pass fails has that as its
+    one refusal.
+
+    Raises:
+        MegacompileError: the original model can't be loaded or run.
+    """
+    asked = [one for one in plan.candidates if one.unavailable is None and _can_ask(one.backend)]
+    if not asked:
+        return {}
+    with tempfile.TemporaryDirectory(prefix="megacompile-operators-") as folder:
+        options = Options(build_dir=Path(folder))
+        job = make_job(loaded, plan, options, Progress("plain"), quantized_source(loaded))
+        original, _ = inspect_original(job)
+        found: dict[str, list[Refusal]] = {}
+        for one in asked:
+            job.say(f"asking {one.backend.name} about {one.name}")
+            with job.worker(one.name, CANDIDATE) as worker:
+                try:
+                    answer = worker.ask({**request_of(job, one, original), "check_operators": True})
+                except MegacompileError as error:
+                    found[one.name] = [
+                        Refusal(
+                            "?",
+                            "?",
+                            None,
+                            str(error).splitlines()[0],
+                            error.remedy or "see the error",
+                        )
+                    ]
+                    continue
+            found[one.name] = [Refusal(**refusal) for refusal in answer["refused"] or []]
+    return found
+
+
+def _can_ask(backend: Backend) -> bool:
+    return type(backend).check_operators is not Backend.check_operators

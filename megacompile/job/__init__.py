@@ -1,1 +1,0 @@
-"""The steps of a build, one file each; `builder` calls them in order."""

@@ -1,0 +1,31 @@
+"""The contract of an instrument."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Protocol
+
+from megacompile.models.forms import Form
+from megacompile.plan.passes import Effect
+from megacompile.report.model import Step
+
+
+@dataclass
+class StepRun:
+    """One step while it runs: the record that instruments fill, and the form after it.
+
+    `effect` and `dtype` are the weakest promise of all steps so far. `after` is None until the
+    step is through; an instrument that needs it acts when its context ends.
+    """
+
+    number: int
+    record: Step
+    effect: Effect
+    dtype: str
+    after: Form | None = None
+    emulated: bool = False
+
+
+class Instrument(Protocol):
+    def around(self, run: StepRun) -> AbstractContextManager[None]: ...

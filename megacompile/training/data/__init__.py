@@ -1,0 +1,1 @@
+"""Training data where it is stored: arrays, LMDB databases, and the user's own datasets."""

@@ -1,0 +1,343 @@
+"""Samples in an LMDB database: one record each, read where it lies, without pickle.
+
+The database has one record per sample under its number (8 bytes, big-endian), and a header in JSON
+under `HEADER`. A sample's record is the CRC-32 of the rest (4 bytes), then for each entry, in the
+header's order: the number of axes (1 byte), their sizes (8 bytes each), and the values in C order.
+All numbers are little-endian but for the keys, which LMDB sorts as bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import weakref
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from megacompile.errors import DataError, did_you_mean
+from megacompile.models.tensors import Array, numpy_dtype
+
+HEADER = b"megacompile"  # sorts behind all numbers
+FORMAT, VERSION = "megacompile-samples", 1
+FILE = "data.mdb"
+DTYPES = (
+    "bool",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
+    "float16",
+    "bfloat16",
+    "float32",
+    "float64",
+    "complex64",
+    "complex128",
+)
+WRITE = "megacompile write-lmdb SOURCE OUT"
+
+
+def import_lmdb() -> Any:
+    """The lmdb package.
+
+    Raises:
+        DataError: it is not installed.
+    """
+    try:
+        import lmdb
+    except ImportError as error:
+        raise DataError(
+            what="LMDB data needs the package lmdb",
+            cause=str(error),
+            remedy="pip install 'megacompile[data]', or keep the data as npz:FILE or arrays:FOLDER",
+        ) from error
+    return lmdb
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One array of every sample. `shape` is None if it differs between samples."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...] | None
+
+
+@dataclass(frozen=True)
+class Header:
+    """What the database holds. `content` is a hash of all samples."""
+
+    samples: int
+    entries: tuple[Entry, ...]
+    content: str
+
+    def encode(self) -> bytes:
+        return json.dumps({"format": FORMAT, "version": VERSION, **asdict(self)}).encode()
+
+
+def read_header(data: bytes | None, path: Path) -> Header:
+    """The header of a database.
+
+    Raises:
+        DataError: there is none, it is of another version, or it is damaged.
+    """
+    remedy = f"write it with `{WRITE}`"
+    if data is None:
+        raise DataError(
+            what=f"'{path}' is an LMDB database of another program",
+            where=str(path),
+            expected=f"a header under the key '{HEADER.decode()}'",
+            remedy=remedy,
+        )
+    try:
+        found = json.loads(data)
+        if found["format"] == FORMAT and found["version"] != VERSION:
+            raise DataError(
+                what=f"'{path}' has another version of the format",
+                where=str(path),
+                expected=str(VERSION),
+                got=str(found["version"]),
+                remedy=remedy,
+            )
+        entries = tuple(
+            Entry(
+                str(e["name"]),
+                DTYPES[DTYPES.index(e["dtype"])],
+                None if e["shape"] is None else tuple(map(int, e["shape"])),
+            )
+            for e in found["entries"]
+        )
+        header = Header(int(found["samples"]), entries, str(found["content"]))
+        if found["format"] != FORMAT or header.samples < 0 or not entries:
+            raise ValueError(f"format {found['format']}, {header.samples} samples")
+    except (ValueError, KeyError, TypeError) as error:
+        raise DataError(
+            what=f"the header of '{path}' is damaged",
+            where=str(path),
+            cause=f"{type(error).__name__}: {error}",
+            remedy=remedy,
+        ) from error
+    return header
+
+
+def key_of_sample(number: int) -> bytes:
+    return number.to_bytes(8, "big")
+
+
+def encode(sample: Mapping[str, Array], names: Sequence[str]) -> bytes:
+    """A sample's record; dtypes are in the header and must be among DTYPES."""
+    parts = []
+    for name in names:
+        array = sample[name]
+        if not array.dtype.isnative:
+            array = array.astype(array.dtype.newbyteorder("="))
+        parts.append(struct.pack(f"<B{array.ndim}Q", array.ndim, *array.shape))
+        parts.append(array.tobytes())
+    body = b"".join(parts)
+    return struct.pack("<I", zlib.crc32(body)) + body
+
+
+def decode(
+    record: memoryview, layout: Sequence[tuple[str, np.dtype[Any]]], check: bool = True
+) -> dict[str, Array]:
+    """The sample of a record, copied out of the database's memory.
+
+    Raises:
+        ValueError: it is damaged; only with `check` is every changed bit found.
+    """
+    if check and (len(record) < 4 or zlib.crc32(record[4:]) != struct.unpack_from("<I", record)[0]):
+        raise ValueError("its checksum is another")
+    sample: dict[str, Array] = {}
+    at = 4
+    for name, dtype in layout:
+        axes = record[at]
+        shape = struct.unpack_from(f"<{axes}Q", record, at + 1)
+        at += 1 + 8 * axes
+        values = np.frombuffer(record, dtype, prod(shape), at).reshape(shape)
+        sample[name] = values.copy()
+        at += values.nbytes
+    if at != len(record):
+        raise ValueError(f"{at} of {len(record)} bytes are used")
+    return sample
+
+
+class Database:
+    """An open environment of this process; it must not be used in another."""
+
+    def __init__(self, path: Path) -> None:
+        lmdb = import_lmdb()
+        file = path / FILE
+        try:
+            self.process, self.inode = os.getpid(), file.stat().st_ino
+            # Nobody writes to it: no lock is needed, so the folder may be read-only. Samples are
+            # read in random order: reading ahead would fetch what nobody asked for.
+            self.environment = lmdb.open(
+                str(path),
+                readonly=True,
+                lock=False,
+                create=False,
+                readahead=False,
+                max_spare_txns=4,
+            )
+            pages = self.environment.info()["last_pgno"] + 1
+            whole = pages * self.environment.stat()["psize"]
+        except (lmdb.Error, OSError) as error:
+            raise DataError(
+                what=f"'{path}' can't be read",
+                where=str(path),
+                expected=f"an LMDB database as `{WRITE}` writes it",
+                cause=f"{type(error).__name__}: {error}",
+                remedy="write it again",
+            ) from error
+        # Reading a mapped page behind the file's end would kill the process.
+        if file.stat().st_size < whole:
+            self.close()
+            raise DataError(
+                what=f"'{path}' is cut off",
+                where=str(file),
+                expected=f"at least {whole:,} bytes",
+                got=f"{file.stat().st_size:,}",
+                remedy="copy it again, or write it again",
+            )
+        self.open = True
+
+    def close(self) -> None:
+        self.open = False
+        self.environment.close()
+
+    def usable(self, path: Path) -> bool:
+        """Whether it is of this process and the file is still the one that was opened."""
+        return (
+            self.open and self.process == os.getpid() and (path / FILE).stat().st_ino == self.inode
+        )
+
+
+_OPEN: weakref.WeakValueDictionary[str, Database] = weakref.WeakValueDictionary()
+
+
+def open_database(path: Path) -> Database:
+    """The process's environment of a path: LMDB allows only one.
+
+    Raises:
+        DataError: nothing is there, or it is damaged.
+    """
+    if not (path / FILE).is_file():
+        near = did_you_mean(path.name, [p.parent.name for p in path.parent.glob(f"*/{FILE}")])
+        got = "no such folder" if not path.exists() else f"no {FILE} in it"
+        raise DataError(
+            what=f"no LMDB database '{path}'",
+            where=str(path),
+            expected="a folder",
+            got=got,
+            remedy=near or f"write one with `{WRITE}`",
+        )
+    key = str(path.resolve())
+    found = _OPEN.get(key)
+    if found is not None and not found.usable(path):
+        found.close()  # inherited through a fork, or the file was replaced
+        found = None
+    if found is None:
+        found = _OPEN[key] = Database(path)
+    return found
+
+
+class LmdbSamples:
+    """A map-style dataset of {name: array}.
+
+    Each process opens the database when it asks for its first sample, so that it can be handed to
+    workers, forked or spawned. A sample's checksum is looked at once in each process.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._database: Database | None = open_database(path)
+        self.header = self._read_header(self._database)
+        self._layout = [(e.name, numpy_dtype(e.dtype)) for e in self.header.entries]
+        self._checked = bytearray(self.header.samples)
+        self._database = None  # a fork between here and the first sample finds nothing open
+        if not self.header.samples:
+            raise DataError(
+                what=f"'{path}' holds no sample",
+                where=str(path),
+                remedy=f"write it again with `{WRITE}`",
+            )
+
+    def __len__(self) -> int:
+        return self.header.samples
+
+    def __getitem__(self, index: int) -> dict[str, Array]:
+        return self.__getitems__([index])[0]
+
+    def __getitems__(self, indices: Iterable[int]) -> list[dict[str, Array]]:
+        """Several samples in one transaction: torch's DataLoader asks for a batch this way.
+
+        Raises:
+            DataError: one is missing or damaged, or the database was replaced meanwhile.
+            IndexError: there is no such number.
+        """
+        lmdb = import_lmdb()
+        environment = self._opened().environment
+        try:
+            with environment.begin(buffers=True) as transaction:
+                return [self._sample(transaction, int(index)) for index in indices]
+        except lmdb.Error as error:
+            raise self._damaged("it can't be read", error) from error
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_database": None}
+
+    def _sample(self, transaction: Any, index: int) -> dict[str, Array]:
+        number = index + len(self) if index < 0 else index
+        if not 0 <= number < len(self):
+            raise IndexError(f"sample {index} of {len(self)}")
+        record = transaction.get(key_of_sample(number))
+        if record is None:
+            raise self._damaged(f"sample {number} of {len(self)} is missing")
+        try:
+            sample = decode(record, self._layout, check=not self._checked[number])
+        except (ValueError, struct.error, IndexError, OverflowError) as error:
+            raise self._damaged(f"sample {number} is damaged", error) from error
+        self._checked[number] = 1
+        return sample
+
+    def _damaged(self, what: str, error: Exception | None = None) -> DataError:
+        return DataError(
+            what=f"'{self.path}': {what}",
+            where=str(self.path),
+            cause=f"{type(error).__name__}: {error}" if error else None,
+            remedy="copy it again, or write it again",
+        )
+
+    def _opened(self) -> Database:
+        if (
+            self._database is None
+            or not self._database.open
+            or (self._database.process != os.getpid())
+        ):
+            database = open_database(self.path)
+            if self._read_header(database) != self.header:
+                raise DataError(
+                    what=f"'{self.path}' was replaced while it was read",
+                    where=str(self.path),
+                    remedy="start again",
+                )
+            self._database = database
+        return self._database
+
+    def _read_header(self, database: Database) -> Header:
+        lmdb = import_lmdb()
+        try:
+            with database.environment.begin() as transaction:
+                return read_header(transaction.get(HEADER), self.path)
+        except lmdb.Error as error:
+            raise self._damaged("it can't be read", error) from error
