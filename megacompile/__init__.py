@@ -10,40 +10,38 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from megacompile.builder.job import Options
-    from megacompile.builder.main import Result, build
-    from megacompile.engines.bundle import load
-    from megacompile.engines.compiled import CompiledModel
-    from megacompile.engines.trained import training_step
+    from megacompile.builder import Options, Result, build
+    from megacompile.engines import CompiledModel, load, training_step
     from megacompile.errors import MegacompileError, PassError
-    from megacompile.models.forms import Eager, Exported, Onnx, Scripted
-    from megacompile.plan.passes import Effect, Fact, Pass, PassContext, Sites, select
-    from megacompile.plan.passes import Result as PassResult
+    from megacompile.models import Eager, Exported, Onnx, Scripted
+    from megacompile.plan import Effect, Fact, Pass, PassContext, Sites, select
+    from megacompile.plan import Result as PassResult
     from megacompile.spec import Spec
-    from megacompile.training.form import Training
+    from megacompile.training import Training
 
+# Where each public name comes from: a room, or a name in a room.
 _HOMES = {
-    "CompiledModel": "compiled",
-    "Eager": "forms",
-    "Effect": "passbase",
-    "Exported": "forms",
-    "Fact": "passbase",
+    "CompiledModel": "engines",
+    "Eager": "models",
+    "Effect": "plan",
+    "Exported": "models",
+    "Fact": "plan",
     "MegacompileError": "errors",
-    "Onnx": "forms",
-    "Options": "job.context",
-    "Pass": "passbase",
-    "PassContext": "passbase",
+    "Onnx": "models",
+    "Options": "builder",
+    "Pass": "plan",
+    "PassContext": "plan",
     "PassError": "errors",
-    "PassResult": "passbase:Result",
+    "PassResult": "plan:Result",
     "Result": "builder",
-    "Scripted": "forms",
-    "Sites": "passbase",
+    "Scripted": "models",
+    "Sites": "plan",
     "Spec": "spec",
-    "Training": "forms",
+    "Training": "training",
     "build": "builder",
-    "load": "bundle",
-    "select": "passbase",
-    "training_step": "training.product",
+    "load": "engines",
+    "select": "plan",
+    "training_step": "engines",
 }
 
 __all__ = [

@@ -14,10 +14,8 @@ from megacompile.builder.ceiling import ceiling_of
 from megacompile.builder.job import Job, Outcome
 from megacompile.builder.measuring import metrics_of
 from megacompile.errors import MegacompileError
-from megacompile.measure.original import Original
-from megacompile.measure.session import Measured
-from megacompile.measure.statistics import AAResult
-from megacompile.report.model import (
+from megacompile.measure import AAResult, Measured, Original
+from megacompile.report import (
     Baseline,
     BuildTime,
     Candidate,
@@ -28,8 +26,8 @@ from megacompile.report.model import (
     Source,
     Verdict,
 )
-from megacompile.spec.models import batch_of
-from megacompile.system.cache import file_sha256, key_of
+from megacompile.spec import batch_of
+from megacompile.system import file_sha256, key_of
 
 
 def assemble(

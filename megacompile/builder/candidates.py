@@ -9,10 +9,10 @@ from typing import Any
 from megacompile.builder.job import Job, Outcome
 from megacompile.builder.keys import FORM, keys_of
 from megacompile.errors import MegacompileError
-from megacompile.measure.original import Original
-from megacompile.plan.planner import CandidatePlan
-from megacompile.report.model import Step
-from megacompile.system.process import Worker
+from megacompile.measure import Original
+from megacompile.plan import CandidatePlan
+from megacompile.report import Step
+from megacompile.system import Worker
 
 CANDIDATE = "megacompile.builder.worker:serve"
 

@@ -8,19 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from megacompile.builder.keys import own_hash, versions
-from megacompile.measure.ceilings import Ceilings, floor
-from megacompile.plan.backends import Machine
-from megacompile.report.model import Candidate, Ceiling
-from megacompile.system.cache import Cache, key_of
-from megacompile.system.machine import machine_name, thread_environment
-from megacompile.system.process import Send, Worker
+from megacompile.measure import Ceilings, least_time
+from megacompile.plan import Machine
+from megacompile.report import Candidate, Ceiling
+from megacompile.system import Cache, Send, Worker, key_of, machine_name, thread_environment
 
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "int8": 1}
 
 
 def serve(requests: Iterator[dict[str, Any]], send: Send) -> None:
     """Worker function: measure matrix products and memory."""
-    from megacompile.measure.ceilings import measure_ceilings
+    from megacompile.measure import measure_ceilings
 
     for request in requests:
         found = measure_ceilings(request["threads"])
@@ -77,7 +75,7 @@ def ceiling_of(
         return found
     found.dtype = winner.precision if winner.precision in measured.rates else "float32"
     moved = (bytes_moved or 0) * BYTES[found.dtype] / 4
-    found.floor_ms, found.bound = floor(
+    found.floor_ms, found.bound = least_time(
         operations, moved, measured.rates, measured.bandwidth, found.dtype
     )
     reached = found.floor_ms / winner.points[0].latency_ms.p50

@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from megacompile.report.model import RecoveryRecord, Report, StepFigures
+from megacompile.report import RecoveryRecord, Report, StepFigures
 
 Scalars = dict[str, list[tuple[int, float]]]
 

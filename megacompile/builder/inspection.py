@@ -8,11 +8,10 @@ from typing import Any, Protocol
 
 from megacompile.builder.job import Job
 from megacompile.builder.keys import own_hash, versions
-from megacompile.measure.original import Original, read_record
-from megacompile.models.source import source_path
-from megacompile.spec.models import Spec
-from megacompile.system.cache import file_sha256, key_of, sources_hash
-from megacompile.system.hooks import locate
+from megacompile.measure import Original, read_record
+from megacompile.models import source_path
+from megacompile.spec import Spec
+from megacompile.system import file_sha256, hooks, key_of, sources_hash
 
 INSPECTION = "megacompile.builder.worker:serve_inspection"
 
@@ -47,7 +46,7 @@ def original_key(job: Described) -> str:
         if hook
     ]
     if job.spec.train is not None:
-        from megacompile.training.context import hook_hashes
+        from megacompile.training import hook_hashes
 
         hooks += hook_hashes(job.spec.train, job.base)
     described = {
@@ -67,7 +66,7 @@ def original_key(job: Described) -> str:
 
 
 def _hook_hash(job: Described, reference: str) -> str:
-    path = locate(reference, job.base)[0]
+    path = hooks.locate(reference, job.base)[0]
     return sources_hash(path) if path else reference
 
 

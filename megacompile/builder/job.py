@@ -10,15 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from megacompile.errors import MegacompileError
-from megacompile.plan.backends import Machine
-from megacompile.plan.planner import CandidatePlan, Plan
-from megacompile.report.model import Step
-from megacompile.spec.load import Loaded
-from megacompile.spec.models import Spec
-from megacompile.system.cache import Cache
-from megacompile.system.machine import Environment, thread_environment
-from megacompile.system.process import Worker
-from megacompile.system.progress import Listener
+from megacompile.plan import CandidatePlan, Machine, Plan
+from megacompile.report import Step
+from megacompile.spec import Loaded, Spec
+from megacompile.system import Cache, Environment, Listener, Worker, thread_environment
 
 
 @dataclass(frozen=True)

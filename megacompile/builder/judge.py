@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from megacompile.measure.rounds import EngineTimes
-from megacompile.measure.session import AGAIN, Measured
-from megacompile.measure.statistics import (
+from megacompile.measure import (
+    AGAIN,
     AAResult,
+    EngineTimes,
+    Measured,
     RatioInterval,
     aa_check,
     paired_ratio,
@@ -17,7 +18,7 @@ from megacompile.measure.statistics import (
     significant,
     thin,
 )
-from megacompile.report.model import (
+from megacompile.report import (
     AACheck,
     Baseline,
     Candidate,
@@ -28,7 +29,7 @@ from megacompile.report.model import (
     Ratio,
     Verdict,
 )
-from megacompile.spec.models import Budget
+from megacompile.spec import Budget
 
 Sizes = Mapping[str, int]
 

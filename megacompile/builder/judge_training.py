@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from megacompile.builder import judge
-from megacompile.measure.session import Measured
-from megacompile.measure.statistics import AAResult, RatioInterval, significant
-from megacompile.report.model import (
+from megacompile.measure import AAResult, Measured, RatioInterval, significant
+from megacompile.report import (
     Candidate,
     Gate,
     Metric,
@@ -17,7 +16,7 @@ from megacompile.report.model import (
     TrainingRecord,
     Verdict,
 )
-from megacompile.spec.models import Budget, Spec
+from megacompile.spec import Budget, Spec
 
 LESS = 0.98  # a memory ratio above this is no improvement anybody would see
 

@@ -9,14 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from megacompile import __version__
-from megacompile.measure.original import Original
-from megacompile.plan.backends import Backend, Machine
-from megacompile.plan.passes import Pass
-from megacompile.plan.planner import CandidatePlan
-from megacompile.spec.models import Spec
-from megacompile.system import hooks
-from megacompile.system.cache import key_of, sources_hash
-from megacompile.system.libraries import installed
+from megacompile.measure import Original
+from megacompile.plan import Backend, CandidatePlan, Machine, Pass
+from megacompile.spec import Spec
+from megacompile.system import hooks, installed, key_of, sources_hash
 
 FORM = "form"  # the folder of an entry that holds the form or engine
 SAMPLES = "sample-outputs.npz"

@@ -16,19 +16,23 @@ from megacompile.builder.measuring import evaluate_original, measure
 from megacompile.builder.products import serving_sources, write_product
 from megacompile.builder.training import assemble_training, measure_training
 from megacompile.errors import SpecError, did_you_mean
-from megacompile.measure.original import Original
-from megacompile.models.source import source_path
-from megacompile.plan.backends import Machine
-from megacompile.plan.planner import Plan, make_plan
-from megacompile.report.model import Report
-from megacompile.report.store import write_report
-from megacompile.spec.load import Loaded, load_spec, load_spec_data
-from megacompile.spec.models import Spec
-from megacompile.system.cache import Cache, default_root
-from megacompile.system.gpus import local_archs, no_gpu_reason
-from megacompile.system.locks import output_lock
-from megacompile.system.machine import cpu_isa, environment, thread_budget
-from megacompile.system.progress import Listener, Progress
+from megacompile.measure import Original
+from megacompile.models import source_path
+from megacompile.plan import Machine, Plan, make_plan
+from megacompile.report import Report, write_report
+from megacompile.spec import Loaded, Spec, load_spec, load_spec_data
+from megacompile.system import (
+    Cache,
+    Listener,
+    Progress,
+    cpu_isa,
+    default_root,
+    environment,
+    local_archs,
+    no_gpu_reason,
+    output_lock,
+    thread_budget,
+)
 
 EXIT_CODES = {
     "improved": 0,

@@ -14,30 +14,35 @@ from typing import Any
 from megacompile.builder.keys import FORM, SAMPLES, keys_of
 from megacompile.builder.pass_context import ContextMaker, training_origin
 from megacompile.errors import MegacompileError, PassError, VerificationError
-from megacompile.measure.instruments import (
+from megacompile.measure import (
     Instrument,
     Memory,
+    Original,
     StepRun,
     StepVerification,
     Timing,
+    enforce,
     first_broken,
+    measure_error,
+    record_of,
+    run_all,
 )
-from megacompile.measure.instruments.verification import enforce, measure_error, record_of, run_all
-from megacompile.measure.original import Original
-from megacompile.models.comparison import InputSet, compare
-from megacompile.models.forms import Eager, Form
-from megacompile.models.source import load_original
-from megacompile.models.tensors import Feeds, save_arrays
-from megacompile.plan.backends import Lowered, Machine, Runner
-from megacompile.plan.passes import FORMS, Effect, Pass, Result
-from megacompile.plan.planner import CandidatePlan
-from megacompile.plan.routes import PlannedStep
-from megacompile.report.model import ErrorRecord, SitesRecord, Skipped, Step
-from megacompile.spec.models import Spec
-from megacompile.system import hooks
-from megacompile.system.cache import Cache, Entry
-from megacompile.training.files import check_stored
-from megacompile.training.form import Training
+from megacompile.models import Eager, Feeds, Form, InputSet, compare, load_original, save_arrays
+from megacompile.plan import (
+    FORMS,
+    CandidatePlan,
+    Effect,
+    Lowered,
+    Machine,
+    Pass,
+    PlannedStep,
+    Result,
+    Runner,
+)
+from megacompile.report import ErrorRecord, SitesRecord, Skipped, Step
+from megacompile.spec import Spec
+from megacompile.system import Cache, Entry, hooks
+from megacompile.training import Training, check_stored
 
 # An engine may lose this many times what its model had lost, and this much more.
 LOWERING_FACTOR, LOWERING_SLACK = 5.0, 0.02

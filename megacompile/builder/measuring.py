@@ -8,10 +8,9 @@ from typing import Any
 
 from megacompile.builder.job import Job, Outcome
 from megacompile.errors import MegacompileError
-from megacompile.measure.original import Original
-from megacompile.measure.session import AGAIN, Contestant, Measured, Session
-from megacompile.plan.planner import EAGER_BASELINES, LAST_FORM
-from megacompile.report.model import Metric
+from megacompile.measure import AGAIN, Contestant, Measured, Original, Session
+from megacompile.plan import EAGER_BASELINES, LAST_FORM
+from megacompile.report import Metric
 
 
 def measure(

@@ -7,17 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from megacompile.engines.compiled import CompiledModel
-from megacompile.measure.evaluation import evaluate
-from megacompile.measure.original import Original
-from megacompile.models import examples
-from megacompile.models.forms import Form
-from megacompile.models.signature import Signature
-from megacompile.models.source import load_original
-from megacompile.plan.backends import Machine
-from megacompile.plan.passes import Metrics, PassContext, Run, Traits
-from megacompile.spec.models import Evaluation, Spec
-from megacompile.training.context import Origin, TrainingContext
+from megacompile.engines import CompiledModel
+from megacompile.measure import Original, evaluate
+from megacompile.models import Form, Signature, examples, load_original
+from megacompile.plan import Machine, Metrics, PassContext, Run, Traits
+from megacompile.spec import Evaluation, Spec
+from megacompile.training import Origin, TrainingContext
 
 
 @dataclass(frozen=True)

@@ -7,16 +7,20 @@ from pathlib import Path
 
 from megacompile.builder.job import Job, Outcome
 from megacompile.builder.keys import SAMPLES
-from megacompile.engines.bundle import Contents, write_bundle
-from megacompile.engines.unfinished import Part, Unfinished, folder_of, write_unfinished
-from megacompile.measure.original import Original
-from megacompile.models.shapes import output_shapes
-from megacompile.plan.passes import Effect
-from megacompile.plan.planner import CandidatePlan
-from megacompile.report.model import Report
-from megacompile.spec.models import Spec
-from megacompile.system.cache import python_sources
-from megacompile.system.hooks import locate
+from megacompile.engines import (
+    Contents,
+    Part,
+    Unfinished,
+    folder_of,
+    write_bundle,
+    write_unfinished,
+)
+from megacompile.measure import Original
+from megacompile.models import output_shapes
+from megacompile.plan import CandidatePlan, Effect
+from megacompile.report import Report
+from megacompile.spec import Spec
+from megacompile.system import hooks, python_sources
 
 
 def write_product(
@@ -64,7 +68,7 @@ def serving_sources(spec: Spec, base: Path) -> list[Path]:
     """
     files: set[Path] = set()
     for reference in spec.deploy.triton.hooks if spec.deploy.triton is not None else ():
-        path, _ = locate(reference, base)
+        path, _ = hooks.locate(reference, base)
         if path is not None:
             files |= set(python_sources(path))
     return sorted(files)

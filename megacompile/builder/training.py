@@ -12,10 +12,16 @@ from megacompile.builder.assembly import report_of, state_of
 from megacompile.builder.job import Job, Outcome
 from megacompile.builder.judge_training import choose_training, gates_of_training, point_of
 from megacompile.builder.keys import keys_of
-from megacompile.measure.original import Original
-from megacompile.measure.session import AGAIN, Contestant, Measured, Session
-from megacompile.measure.statistics import aa_check, percentiles
-from megacompile.report.model import (
+from megacompile.measure import (
+    AGAIN,
+    Contestant,
+    Measured,
+    Original,
+    Session,
+    aa_check,
+    percentiles,
+)
+from megacompile.report import (
     WAITING,
     Baseline,
     Candidate,
@@ -30,11 +36,10 @@ from megacompile.report.model import (
     StepFigures,
     TrainingRecord,
 )
-from megacompile.system.cache import key_of
-from megacompile.training.files import read_record
-from megacompile.training.recipe import Recipe
+from megacompile.system import key_of
+from megacompile.training import Recipe, read_record
 
-WORKER = "megacompile.measure.training.worker:serve"
+WORKER = "megacompile.measure.trainer:serve"
 PLAIN = "plain"
 MB = 1e6
 

@@ -10,23 +10,21 @@ from typing import Any
 
 from megacompile.builder.manager import CandidateRun, lower
 from megacompile.builder.pass_context import training_origin
-from megacompile.measure.instruments import (
+from megacompile.measure import (
     Dump,
     Instrument,
     Memory,
+    Original,
     Size,
     StepVerification,
     Timing,
     Verification,
+    examine,
 )
-from megacompile.measure.original import Original, inspect
-from megacompile.plan.backends import Machine
-from megacompile.plan.planner import CandidatePlan, make_plan
-from megacompile.report.model import Step
-from megacompile.spec.load import load_spec_data
-from megacompile.spec.models import Spec
-from megacompile.system.cache import Cache
-from megacompile.system.process import Send
+from megacompile.plan import CandidatePlan, Machine, make_plan
+from megacompile.report import Step
+from megacompile.spec import Spec, load_spec_data
+from megacompile.system import Cache, Send
 
 
 def serve(requests: Iterator[dict[str, Any]], send: Send) -> None:
@@ -134,7 +132,7 @@ def serve_inspection(requests: Iterator[dict[str, Any]], send: Send) -> None:
         assert spec is not None  # the parent has checked it
 
         def write(folder: Path, spec: Spec = spec, base: Path = base) -> None:
-            inspect(spec, base, folder)
+            examine(spec, base, folder)
 
         entry = Cache(Path(request["cache"])).put(request["key"], {}, write)
         send({"event": "done", "folder": str(entry.folder)})

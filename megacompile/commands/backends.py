@@ -19,7 +19,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """Do it; returns the exit code."""
-    from megacompile.engines.bundle import here
+    from megacompile.engines import here
     from megacompile.plan import registry
 
     machine = here()

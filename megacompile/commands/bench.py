@@ -21,7 +21,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """Do it; returns the exit code."""
-    from megacompile.deploy.bench import bench_bundle, render_bench
+    from megacompile.deploy import bench_bundle, render_bench
 
     found = bench_bundle(Path(arguments.bundle), arguments.seconds)
     out(json.dumps(found, indent=2) if arguments.json else render_bench(found))

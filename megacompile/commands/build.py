@@ -33,9 +33,9 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """Do it; returns the exit code."""
-    from megacompile.builder.job import Options
-    from megacompile.builder.main import build as run
-    from megacompile.system.progress import Progress
+    from megacompile.builder import Options
+    from megacompile.builder import build as run
+    from megacompile.system import Progress
 
     if _follows():
         return 0

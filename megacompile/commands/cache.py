@@ -19,7 +19,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """Do it; returns the exit code."""
-    from megacompile.system.cache import Cache, default_root
+    from megacompile.system import Cache, default_root
 
     store = Cache(default_root())
     store.remove_leftovers()

@@ -21,8 +21,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """Do it; returns the exit code."""
-    from megacompile.report.diff import diff_reports, render_diff
-    from megacompile.report.store import read_report
+    from megacompile.report import diff_reports, read_report, render_diff
 
     found = diff_reports(read_report(Path(arguments.before)), read_report(Path(arguments.after)))
     out(found.model_dump_json(indent=2) if arguments.json else render_diff(found))

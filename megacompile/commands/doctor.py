@@ -18,12 +18,10 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """Do it; returns the exit code."""
-    from megacompile.builder.ceiling import machine_ceilings
-    from megacompile.engines.bundle import here
+    from megacompile.builder import machine_ceilings
+    from megacompile.engines import here
     from megacompile.plan import registry
-    from megacompile.system.cache import Cache, default_root
-    from megacompile.system.gpus import no_gpu_reason
-    from megacompile.system.machine import environment
+    from megacompile.system import Cache, default_root, environment, no_gpu_reason
 
     machine = here()
     found = environment(machine.threads)

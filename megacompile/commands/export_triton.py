@@ -24,7 +24,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """Do it; returns the exit code."""
-    from megacompile.deploy.triton.export import export_triton
+    from megacompile.deploy import export_triton
 
     bundle, repository = Path(arguments.bundle), Path(arguments.repository)
     found = export_triton(bundle, repository, out, arguments.new_config)

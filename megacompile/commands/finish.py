@@ -23,13 +23,13 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """Do it; returns the exit code."""
-    from megacompile.builder.main import EXIT_CODES
-    from megacompile.deploy.finish import finish as run
-    from megacompile.system.progress import Progress
+    from megacompile.builder import EXIT_CODES
+    from megacompile.deploy import finish_bundle
+    from megacompile.system import Progress
 
     progress = Progress("json" if arguments.json else "auto")
     with progress.running():
-        found = run(
+        found = finish_bundle(
             Path(arguments.bundle),
             Path(arguments.report_dir) if arguments.report_dir else None,
             lambda message: progress("say", message=message),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from megacompile.commands.sizes import Range, Tensor
 from megacompile.errors import ModelError
-from megacompile.spec.models import DIM_NAME, ConstantInput, DType
+from megacompile.spec import DIM_NAME, ConstantInput, DType
 
 if TYPE_CHECKING:
     import torch

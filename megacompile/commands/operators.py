@@ -5,15 +5,18 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from megacompile.builder.candidates import CANDIDATE, request_of
-from megacompile.builder.inspection import inspect_original
-from megacompile.builder.job import Options
-from megacompile.builder.main import make_job, quantized_source
+from megacompile.builder import (
+    CANDIDATE,
+    Options,
+    inspect_original,
+    make_job,
+    quantized_source,
+    request_of,
+)
 from megacompile.errors import MegacompileError
-from megacompile.plan.backends import Backend, Refusal
-from megacompile.plan.planner import Plan
-from megacompile.spec.load import Loaded
-from megacompile.system.progress import Progress
+from megacompile.plan import Backend, Plan, Refusal
+from megacompile.spec import Loaded
+from megacompile.system import Progress
 
 
 def operators_refused(loaded: Loaded, plan: Plan) -> dict[str, list[Refusal]]:

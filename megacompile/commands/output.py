@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from megacompile.report.model import Report
-    from megacompile.system.progress import Progress
+    from megacompile.report import Report
+    from megacompile.system import Progress
 
 
 def out(text: str) -> None:
@@ -28,7 +28,7 @@ def conclude(
     """Say how a build ended and where its files are."""
     from rich.console import Console
 
-    from megacompile.report.terminal import render_terminal
+    from megacompile.report import render_terminal
 
     if arguments.json:
         progress(

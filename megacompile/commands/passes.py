@@ -20,8 +20,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """Do it; returns the exit code."""
-    from megacompile.plan import registry
-    from megacompile.plan.passes import consumes, produces
+    from megacompile.plan import consumes, produces, registry
 
     rows: list[dict[str, Any]] = []
     for name in sorted(registry.pass_table()):

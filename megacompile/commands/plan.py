@@ -28,12 +28,12 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """Do it; returns the exit code."""
-    from megacompile.builder.main import quantized_source, resolve_target
+    from megacompile.builder import quantized_source, resolve_target
     from megacompile.commands.operators import operators_refused
     from megacompile.commands.plan_view import plan_as_data, render_plan, stored_steps
-    from megacompile.plan.planner import make_plan
-    from megacompile.spec.load import load_spec
-    from megacompile.system.cache import Cache, default_root
+    from megacompile.plan import make_plan
+    from megacompile.spec import load_spec
+    from megacompile.system import Cache, default_root
 
     status = 0
     problems: list[MegacompileError] = []

@@ -7,14 +7,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from megacompile.builder.inspection import original_key
-from megacompile.builder.keys import keys_of
-from megacompile.measure.original import read_record
-from megacompile.plan.backends import Refusal
-from megacompile.plan.planner import CandidatePlan, Plan
-from megacompile.plan.routes import PlannedStep
-from megacompile.spec.models import Spec
-from megacompile.system.cache import Cache
+from megacompile.builder import keys_of, original_key
+from megacompile.measure import read_record
+from megacompile.plan import CandidatePlan, Plan, PlannedStep, Refusal
+from megacompile.spec import Spec
+from megacompile.system import Cache
 
 Refused = dict[str, list[Refusal]]
 

@@ -19,7 +19,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """Do it; returns the exit code."""
-    from megacompile.report.store import read_report, write_report
+    from megacompile.report import read_report, write_report
 
     found = read_report(Path(arguments.report))
     source = Path(arguments.report)

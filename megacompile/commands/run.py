@@ -22,8 +22,8 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """Do it; returns the exit code."""
-    from megacompile.engines.bundle import load_compiled
-    from megacompile.models.tensors import load_arrays, save_arrays
+    from megacompile.engines import load_compiled
+    from megacompile.models import load_arrays, save_arrays
 
     model = load_compiled(arguments.bundle, arguments.threads)
     path = Path(arguments.input)

@@ -27,7 +27,7 @@ def run(arguments: Namespace) -> int:
 def spec_schema() -> dict[str, Any]:
     """A schema (draft 2020-12) that editors complete from."""
     from megacompile.plan import registry
-    from megacompile.spec.models import Spec
+    from megacompile.spec import Spec
 
     schema = Spec.model_json_schema(by_alias=True)
     definitions = schema["$defs"]

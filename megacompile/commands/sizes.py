@@ -9,10 +9,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from megacompile.models import examples
-from megacompile.models.forms import Form
-from megacompile.models.signature import Signature
-from megacompile.spec.models import Dim, TensorInput
+from megacompile.models import Form, Signature, examples
+from megacompile.spec import Dim, TensorInput
 
 Range = tuple[int, int, int]
 """Smallest, typical, and largest size."""
@@ -130,8 +128,7 @@ class Search:
 
 def _call(form: Form, feeds: Any) -> None:
     """Run without looking at the outputs, whose names are not known yet."""
-    from megacompile.models.forms import Eager, Scripted
-    from megacompile.models.tensors import to_torch
+    from megacompile.models import Eager, Scripted, to_torch
 
     if isinstance(form, Eager):
         form.call(feeds)

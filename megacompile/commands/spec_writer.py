@@ -9,15 +9,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from megacompile.engines.bundle import here
+from megacompile.engines import here
 from megacompile.errors import MegacompileError, ModelError, SpecError, did_you_mean
-from megacompile.plan import registry
-from megacompile.plan.planner import make_plan
-from megacompile.spec.load import load_spec_data
-from megacompile.spec.positions import parse
-from megacompile.system import hooks
-from megacompile.system.cache import default_root
-from megacompile.system.process import Send, Worker
+from megacompile.plan import make_plan, registry
+from megacompile.spec import load_spec_data, parse_document
+from megacompile.system import Send, Worker, default_root, hooks
 
 if TYPE_CHECKING:
     from megacompile.commands.guesses import Guesses
@@ -58,7 +54,9 @@ def write_spec(model: str, output: Path | None) -> Path:
     with Worker("the model", "megacompile.commands.spec_writer:serve", log) as worker:
         sketch = worker.ask({"kind": kind, "reference": reference, "base": str(base)})
     text = render(sketch, stem or "model", kind, reference, base)
-    make_plan(load_spec_data(parse(text, str(path)).data, base, str(path)), lambda _: here())
+    make_plan(
+        load_spec_data(parse_document(text, str(path)).data, base, str(path)), lambda _: here()
+    )
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
@@ -159,8 +157,7 @@ def look(kind: str, reference: str, base: Path) -> dict[str, Any]:
 def _loaded(kind: str, reference: str, base: Path) -> tuple[Guesses, Any, dict[str, Any]]:
     """Guesses, a function that gives the form for a signature, and dims known for sure."""
     from megacompile.commands import guesses
-    from megacompile.models.forms import Eager, Form, Onnx, Scripted
-    from megacompile.models.signature import Signature, bind
+    from megacompile.models import Eager, Form, Onnx, Scripted, Signature, bind
 
     if kind == "onnx":
         path = (base / reference).resolve()

@@ -18,9 +18,9 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """Do it; returns the exit code."""
-    from megacompile.builder.main import quantized_source, resolve_target
-    from megacompile.plan.planner import make_plan
-    from megacompile.spec.load import load_spec
+    from megacompile.builder import quantized_source, resolve_target
+    from megacompile.plan import make_plan
+    from megacompile.spec import load_spec
 
     for name in arguments.spec:
         loaded = load_spec(Path(name))

@@ -33,9 +33,8 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """Do it; returns the exit code."""
-    from megacompile.system.progress import Progress
-    from megacompile.training.data.lmdb_store import FILE
-    from megacompile.training.data.writing import write_source
+    from megacompile.system import Progress
+    from megacompile.training import DATABASE, write_source
 
     out_path = Path(arguments.out)
     progress = Progress("auto")
@@ -49,7 +48,7 @@ def run(arguments: Namespace) -> int:
             arguments.limit,
             arguments.overwrite,
         )
-    size = (out_path / FILE).stat().st_size
+    size = (out_path / DATABASE).stat().st_size
     out(f"written: {out_path}: {header.samples:,} samples, {size / 1e6:.1f} MB")
     for entry in header.entries:
         shape = "shapes differ" if entry.shape is None else list(entry.shape)

@@ -6,10 +6,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from megacompile.engines.bundle import read_manifest
-from megacompile.measure.session import AGAIN, Contestant, Session
-from megacompile.measure.statistics import aa_check, percentiles
-from megacompile.system.machine import environment, thread_budget
+from megacompile.engines import read_manifest
+from megacompile.measure import AGAIN, Contestant, Session, aa_check, percentiles
+from megacompile.system import environment, thread_budget
 
 
 def bench_bundle(folder: Path, seconds: float = 20.0) -> dict[str, Any]:

@@ -11,17 +11,24 @@ from pathlib import Path
 from typing import Any
 
 from megacompile.builder import judge
-from megacompile.engines.bundle import DEPLOY, Contents, here, write_bundle
-from megacompile.engines.unfinished import REPORT, Part, checks_of, parts_of, read_unfinished
+from megacompile.engines import (
+    DEPLOY,
+    REPORT,
+    Contents,
+    Part,
+    checks_of,
+    here,
+    parts_of,
+    read_unfinished,
+    write_bundle,
+)
 from megacompile.errors import BundleError, MegacompileError
-from megacompile.measure.session import AGAIN, Contestant, Measured, Session
-from megacompile.models.signature import Signature
-from megacompile.plan.backends import Machine
-from megacompile.report.model import Baseline, Candidate, ErrorRecord, Report
-from megacompile.report.store import read_report, write_report
-from megacompile.spec.models import Benchmark, Budget, batch_of
-from megacompile.system.locks import output_lock
-from megacompile.system.machine import environment
+from megacompile.measure import AGAIN, Contestant, Measured, Session
+from megacompile.models import Signature
+from megacompile.plan import Machine
+from megacompile.report import Baseline, Candidate, ErrorRecord, Report, read_report, write_report
+from megacompile.spec import Benchmark, Budget, batch_of
+from megacompile.system import environment, output_lock
 
 SAMPLES = "samples.npz"
 
@@ -72,7 +79,7 @@ class _Target:
                 self.failed[part.name] = error
 
 
-def finish(
+def finish_bundle(
     folder: Path, report_dir: Path | None, say: Callable[[str], None], seconds: float | None = None
 ) -> Finished:
     """Verify, measure and judge a bundle on the machine it was built for; a winner replaces it.

@@ -9,19 +9,19 @@ from pydantic import Field
 
 from megacompile.engines.torchrunner import TorchRunner, moved, needs_cpu_kernels, torch_on
 from megacompile.errors import BackendError
-from megacompile.models.forms import Exported, quiet, register_quantized_operators
-from megacompile.models.signature import Signature
-from megacompile.plan.backends import (
+from megacompile.models import Exported, Signature, quiet, register_quantized_operators
+from megacompile.plan import (
     Availability,
     Backend,
+    Fact,
     Lowered,
     Machine,
     Runner,
     Say,
+    Traits,
     precision_of,
     silent,
 )
-from megacompile.plan.passes import Fact, Traits
 
 PACKAGE = "model.pt2"
 
@@ -114,7 +114,7 @@ def emulates(facts: frozenset[Fact], target: Machine) -> bool:
 
 def wider_than_target(target: Machine, what: str) -> Availability:
     """Unavailable if native code for this host would need more than the target has."""
-    from megacompile.system.machine import cpu_isa
+    from megacompile.system import cpu_isa
 
     extra = [name for name in cpu_isa() if name not in target.isa]
     if extra:

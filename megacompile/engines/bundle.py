@@ -17,15 +17,16 @@ from megacompile import __version__
 from megacompile.engines.compiled import CompiledModel
 from megacompile.engines.training import TrainedRunner
 from megacompile.errors import BundleError, MegacompileError
-from megacompile.models.comparison import InputSet, compare
-from megacompile.models.signature import Signature
-from megacompile.models.tensors import Feeds, load_arrays, save_arrays
-from megacompile.plan.backends import Machine, Runner
-from megacompile.plan.registry import backend_class
-from megacompile.system.cache import disk_error, file_sha256
-from megacompile.system.gpus import local_archs
-from megacompile.system.libraries import installed
-from megacompile.system.machine import cpu_isa, thread_budget
+from megacompile.models import Feeds, InputSet, Signature, compare, load_arrays, save_arrays
+from megacompile.plan import Machine, Runner, backend_class
+from megacompile.system import (
+    cpu_isa,
+    disk_error,
+    file_sha256,
+    installed,
+    local_archs,
+    thread_budget,
+)
 
 MANIFEST = "manifest.json"
 ENGINE = "engine"

@@ -6,9 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from megacompile.errors import ModelError
-from megacompile.models.signature import Signature
-from megacompile.models.structure import is_tensor, put_together
-from megacompile.models.tensors import Feeds, to_torch
+from megacompile.models import Feeds, Signature, is_tensor, put_together, to_torch
 
 
 class CompiledModel:

@@ -9,21 +9,20 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from megacompile.models.forms import Onnx
-from megacompile.models.signature import Signature
-from megacompile.models.tensors import Feeds
-from megacompile.plan.backends import (
+from megacompile.models import Feeds, Onnx, Signature
+from megacompile.plan import (
     Availability,
     Backend,
+    Fact,
     Lowered,
     Machine,
     Runner,
     Say,
+    Traits,
     available_with,
     precision_of,
     silent,
 )
-from megacompile.plan.passes import Fact, Traits
 
 # Newest ONNX operator set by ONNX Runtime release (its own compatibility table), newest first. 21
 # is left out: there QuantizeLinear names its dtype, and ONNX Runtime's optimizer changes a zero

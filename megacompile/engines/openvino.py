@@ -12,21 +12,20 @@ from pydantic import Field
 
 from megacompile.engines.onnxruntime import int8_isa
 from megacompile.errors import BackendError
-from megacompile.models.forms import Onnx
-from megacompile.models.signature import Signature
-from megacompile.models.tensors import Feeds
-from megacompile.plan.backends import (
+from megacompile.models import Feeds, Onnx, Signature
+from megacompile.plan import (
     Availability,
     Backend,
+    Fact,
     Lowered,
     Machine,
     Runner,
     Say,
+    Traits,
     available_with,
     precision_of,
     silent,
 )
-from megacompile.plan.passes import Fact, Traits
 
 CONFIG = "openvino.json"
 
@@ -99,7 +98,7 @@ class OpenVINO(Backend):
 
 class _OpenVINORunner(Runner):
     def __init__(self, path: Path, threads: int, hint: Any, signature: Signature) -> None:
-        from megacompile.models.openvinofile import open_openvino
+        from megacompile.models import open_openvino
 
         self.opened: Any = open_openvino(path, threads, hint)
         self.signature = signature

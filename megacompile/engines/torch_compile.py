@@ -15,20 +15,19 @@ from pydantic import Field
 from megacompile.engines.aotinductor import emulates
 from megacompile.engines.torchrunner import TorchRunner, moved, needs_cpu_kernels, torch_on
 from megacompile.errors import BackendError
-from megacompile.models import examples
-from megacompile.models.forms import Exported
-from megacompile.models.signature import Signature
-from megacompile.plan.backends import (
+from megacompile.models import Exported, Signature, examples
+from megacompile.plan import (
     Availability,
     Backend,
+    Fact,
     Lowered,
     Machine,
     Runner,
     Say,
+    Traits,
     precision_of,
     silent,
 )
-from megacompile.plan.passes import Fact, Traits
 
 KERNELS = "kernels"
 # Inductor also stores whole compiled graphs, as pickles. A bundle holds no pickle, so only

@@ -14,13 +14,11 @@ from pydantic import Field
 
 from megacompile.engines.torchrunner import TorchRunner, moved, needs_cpu_kernels
 from megacompile.errors import BackendError, did_you_mean
-from megacompile.models import examples
-from megacompile.models.forms import Exported, quiet
-from megacompile.models.signature import Signature
-from megacompile.models.tensors import to_torch
-from megacompile.plan.backends import (
+from megacompile.models import Exported, Signature, examples, quiet, to_torch
+from megacompile.plan import (
     Availability,
     Backend,
+    Fact,
     Lowered,
     Machine,
     Runner,
@@ -28,9 +26,7 @@ from megacompile.plan.backends import (
     precision_of,
     silent,
 )
-from megacompile.plan.passes import Fact
-from megacompile.system.gpus import local_archs, no_gpu_reason
-from megacompile.system.libraries import installed
+from megacompile.system import installed, local_archs, no_gpu_reason
 
 PROGRAM = "model.pt2"
 INSTALL = "pip install torch-tensorrt"

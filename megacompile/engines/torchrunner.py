@@ -6,10 +6,8 @@ from collections.abc import Callable
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-from megacompile.models.signature import Signature
-from megacompile.models.tensors import Feeds, to_numpy, to_torch
-from megacompile.plan.backends import Availability, Machine, Runner
-from megacompile.plan.passes import Fact
+from megacompile.models import Feeds, Signature, to_numpy, to_torch
+from megacompile.plan import Availability, Fact, Machine, Runner
 
 if TYPE_CHECKING:
     import torch

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import ClassVar
 
 from megacompile.engines.torchrunner import TorchRunner, torch_on
-from megacompile.models.forms import Scripted
-from megacompile.models.signature import Signature
-from megacompile.plan.backends import (
+from megacompile.models import Scripted, Signature
+from megacompile.plan import (
     Availability,
     Backend,
+    Fact,
     Lowered,
     Machine,
     Runner,
@@ -18,7 +18,6 @@ from megacompile.plan.backends import (
     precision_of,
     silent,
 )
-from megacompile.plan.passes import Fact
 
 
 class TorchScript(Backend):

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from megacompile.engines.bundle import ENGINE, checked_manifest
 from megacompile.errors import BundleError
-from megacompile.models.signature import Signature
-from megacompile.training.form import Training
+from megacompile.models import Signature
+from megacompile.training import Training
 
 if TYPE_CHECKING:
     from megacompile.training.step import TrainingStep

@@ -5,19 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 from typing import ClassVar
 
-from megacompile.models.signature import Signature
-from megacompile.models.tensors import Feeds
-from megacompile.plan.backends import (
+from megacompile.models import Feeds, Signature
+from megacompile.plan import (
     Availability,
     Backend,
+    Fact,
     Lowered,
     Machine,
     Runner,
     Say,
+    Traits,
     silent,
 )
-from megacompile.plan.passes import Fact, Traits
-from megacompile.training.form import Training
+from megacompile.training import Training
 
 
 class TrainingBackend(Backend):
@@ -39,7 +39,7 @@ class TrainingBackend(Backend):
         out: Path,
         progress: Say = silent,
     ) -> Lowered:
-        from megacompile.training.files import carry_source
+        from megacompile.training import carry_source
 
         model.save(out)
         notes = carry_source(out)

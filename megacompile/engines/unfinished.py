@@ -13,12 +13,9 @@ from typing import Any
 from megacompile.engines import bundle
 from megacompile.engines.bundle import DEPLOY, SPEC, describe, new_folder, seal
 from megacompile.errors import BundleError
-from megacompile.models.comparison import InputSet
-from megacompile.models.signature import Signature
-from megacompile.models.tensors import load_arrays, save_arrays
-from megacompile.plan.backends import Backend, Machine, Runner
-from megacompile.plan.registry import backend_class
-from megacompile.report.model import Report
+from megacompile.models import InputSet, Signature, load_arrays, save_arrays
+from megacompile.plan import Backend, Machine, Runner, backend_class
+from megacompile.report import Report
 
 PARTS, CHECKS, REPORT = "candidates", "checks", "report.json"
 

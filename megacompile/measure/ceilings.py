@@ -70,7 +70,7 @@ def measure_ceilings(threads: int) -> Ceilings:
         torch.set_num_threads(before)
 
 
-def floor(
+def least_time(
     operations: float,
     bytes_moved: float,
     rates: Mapping[str, float],

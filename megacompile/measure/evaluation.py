@@ -6,10 +6,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from megacompile.engines.compiled import CompiledModel
+from megacompile.engines import CompiledModel
 from megacompile.errors import DataError, ModelError
 from megacompile.measure.statistics import metric_from
-from megacompile.spec.models import Evaluation
+from megacompile.spec import Evaluation
 from megacompile.system import hooks
 
 

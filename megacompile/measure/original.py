@@ -19,14 +19,28 @@ from typing import Any
 import numpy as np
 
 from megacompile.errors import DataError, ModelError
-from megacompile.models import examples
-from megacompile.models.comparison import InputSet, Tolerance, compare
-from megacompile.models.forms import Eager, Form, Onnx, Scripted
-from megacompile.models.signature import Signature
-from megacompile.models.source import base_signature, fingerprint, load_original
-from megacompile.models.structure import rename, take_apart
-from megacompile.models.tensors import Feeds, load_arrays, save_arrays, to_numpy, to_torch
-from megacompile.spec.models import Spec, TensorInput
+from megacompile.models import (
+    Eager,
+    Feeds,
+    Form,
+    InputSet,
+    Onnx,
+    Scripted,
+    Signature,
+    Tolerance,
+    base_signature,
+    compare,
+    examples,
+    fingerprint,
+    load_arrays,
+    load_original,
+    rename,
+    save_arrays,
+    take_apart,
+    to_numpy,
+    to_torch,
+)
+from megacompile.spec import Spec, TensorInput
 from megacompile.system import hooks
 
 REAL_SETS = 8
@@ -142,7 +156,7 @@ def calibration_hash(spec: Spec, base: Path, signature: Signature) -> str | None
     return _hash_samples(calibration_samples(spec, base, signature))
 
 
-def inspect(spec: Spec, base: Path, folder: Path) -> Original:
+def examine(spec: Spec, base: Path, folder: Path) -> Original:
     """Load, try, and record the original; input sets are written into `folder`.
 
     Raises:

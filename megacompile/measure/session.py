@@ -9,8 +9,7 @@ from typing import Any
 
 from megacompile.errors import MegacompileError
 from megacompile.measure.rounds import EngineTimes, Schedule, race
-from megacompile.system.machine import thread_environment
-from megacompile.system.process import Worker
+from megacompile.system import Worker, thread_environment
 
 WORKER = "megacompile.measure.worker:serve"
 AGAIN = " (again)"

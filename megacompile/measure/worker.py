@@ -7,28 +7,45 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from megacompile.engines.bundle import check_samples, here, load_runner, read_manifest
-from megacompile.engines.compiled import CompiledModel
-from megacompile.engines.torchrunner import TorchRunner
-from megacompile.engines.unfinished import checks_of, load_part
+from megacompile.engines import (
+    CompiledModel,
+    TorchRunner,
+    check_samples,
+    checks_of,
+    here,
+    load_part,
+    load_runner,
+    read_manifest,
+)
 from megacompile.measure.evaluation import evaluate
 from megacompile.measure.instruments.memory import peak_mb, reset_peak
 from megacompile.measure.instruments.verification import enforce, record_of, run_all
 from megacompile.measure.original import Original, calibration_hash
-from megacompile.models import examples
-from megacompile.models.comparison import compare
-from megacompile.models.forms import Eager, Form, Onnx, quiet
-from megacompile.models.signature import Signature
-from megacompile.models.source import fingerprint, load_original
-from megacompile.models.tensors import Feeds, save_arrays, to_torch
-from megacompile.plan.backends import Backend, Machine, Runner
-from megacompile.plan.passes import Effect
-from megacompile.plan.planner import EAGER_BASELINES, LAST_FORM
-from megacompile.plan.registry import backend_class
-from megacompile.spec.load import load_spec_data
-from megacompile.spec.models import Spec
-from megacompile.system.gpus import process_memory_mb
-from megacompile.system.process import Send
+from megacompile.models import (
+    Eager,
+    Feeds,
+    Form,
+    Onnx,
+    Signature,
+    compare,
+    examples,
+    fingerprint,
+    load_original,
+    quiet,
+    save_arrays,
+    to_torch,
+)
+from megacompile.plan import (
+    EAGER_BASELINES,
+    LAST_FORM,
+    Backend,
+    Effect,
+    Machine,
+    Runner,
+    backend_class,
+)
+from megacompile.spec import Spec, load_spec_data
+from megacompile.system import Send, process_memory_mb
 
 WARM_SECONDS = 0.2
 WARM_CALLS = 3

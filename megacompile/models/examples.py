@@ -10,7 +10,7 @@ import numpy as np
 
 from megacompile.models.signature import Signature
 from megacompile.models.tensors import Array, Feeds, numpy_dtype
-from megacompile.spec.models import Dim, TensorInput
+from megacompile.spec import Dim, TensorInput
 
 Which = Literal["min", "typical", "max", "odd"]
 

@@ -13,7 +13,7 @@ from pydantic import TypeAdapter
 from megacompile.errors import ModelError, did_you_mean
 from megacompile.models.structure import Structure
 from megacompile.models.tensors import Array, Feeds, numpy_dtype
-from megacompile.spec.models import (
+from megacompile.spec import (
     AnyInput,
     ConstantInput,
     DictInput,

@@ -10,7 +10,7 @@ from typing import Any
 from megacompile.errors import ModelError, SpecError, did_you_mean
 from megacompile.models.forms import Eager, Form, Onnx, Scripted
 from megacompile.models.signature import Binding, Signature, bind
-from megacompile.spec.models import Spec, TensorInput
+from megacompile.spec import Spec, TensorInput
 from megacompile.system import hooks
 
 

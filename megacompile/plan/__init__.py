@@ -1,1 +1,77 @@
-"""ROOM"""
+"""What passes and backends promise, and the route through them that a spec asks for."""
+
+from megacompile.plan import registry
+from megacompile.plan.backends import (
+    Availability,
+    Backend,
+    Lowered,
+    Machine,
+    Refusal,
+    Runner,
+    Say,
+    available_with,
+    precision_of,
+    silent,
+)
+from megacompile.plan.passes import (
+    FORMS,
+    Effect,
+    Fact,
+    In,
+    Look,
+    Metric,
+    Metrics,
+    Out,
+    Pass,
+    PassContext,
+    RecoveryRecord,
+    Result,
+    Run,
+    Sites,
+    Traits,
+    consumes,
+    produces,
+    select,
+)
+from megacompile.plan.planner import EAGER_BASELINES, LAST_FORM, CandidatePlan, Plan, make_plan
+from megacompile.plan.registry import backend_class
+from megacompile.plan.routes import PlannedStep
+
+__all__ = [
+    "EAGER_BASELINES",
+    "FORMS",
+    "LAST_FORM",
+    "Availability",
+    "Backend",
+    "CandidatePlan",
+    "Effect",
+    "Fact",
+    "In",
+    "Look",
+    "Lowered",
+    "Machine",
+    "Metric",
+    "Metrics",
+    "Out",
+    "Pass",
+    "PassContext",
+    "Plan",
+    "PlannedStep",
+    "RecoveryRecord",
+    "Refusal",
+    "Result",
+    "Run",
+    "Runner",
+    "Say",
+    "Sites",
+    "Traits",
+    "available_with",
+    "backend_class",
+    "consumes",
+    "make_plan",
+    "precision_of",
+    "produces",
+    "registry",
+    "select",
+    "silent",
+]

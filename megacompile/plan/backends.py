@@ -11,11 +11,9 @@ from typing import Any, ClassVar
 from pydantic import BaseModel, ConfigDict
 
 from megacompile.errors import BackendError
-from megacompile.models.signature import Signature
-from megacompile.models.tensors import Feeds
+from megacompile.models import Feeds, Signature
 from megacompile.plan.passes import Fact, Traits
-from megacompile.system.gpus import local_archs, no_gpu_reason
-from megacompile.system.libraries import missing
+from megacompile.system import local_archs, missing, no_gpu_reason
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,7 @@ from megacompile.errors import MegacompileError
 from megacompile.plan import registry
 from megacompile.plan.backends import Backend
 from megacompile.plan.passes import Pass
-from megacompile.spec.load import Loaded, translate
-from megacompile.spec.models import Item
-from megacompile.spec.positions import Path as DataPath
+from megacompile.spec import Item, KeyPath, Loaded, translate
 
 
 @dataclass(frozen=True)
@@ -31,7 +29,7 @@ class Items:
     def __init__(self, loaded: Loaded, problems: list[MegacompileError]) -> None:
         self.loaded, self.problems = loaded, problems
 
-    def passes(self, items: list[Item], path: DataPath) -> list[PassItem]:
+    def passes(self, items: list[Item], path: KeyPath) -> list[PassItem]:
         found = []
         for index, item in enumerate(items):
             here = (*path, index)
@@ -50,7 +48,7 @@ class Items:
                 found.append(PassItem(item.name, where, meant))
         return found
 
-    def backends(self, items: list[Item] | None, path: DataPath) -> list[tuple[Backend, str]]:
+    def backends(self, items: list[Item] | None, path: KeyPath) -> list[tuple[Backend, str]]:
         found: list[tuple[Backend, str]] = []
         for index, item in enumerate(items or []):
             here = (*path, index)
@@ -64,7 +62,7 @@ class Items:
             found += [(b, where) for b in self._instances([cls], item, here)]
         return found
 
-    def _instances(self, classes: list[Any], item: Item, path: DataPath) -> list[Any]:
+    def _instances(self, classes: list[Any], item: Item, path: KeyPath) -> list[Any]:
         """Instances of all classes of a name; faults are those of the first class."""
         instances = []
         for number, cls in enumerate(classes):

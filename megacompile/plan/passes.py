@@ -13,18 +13,14 @@ from typing import Any, ClassVar, Generic, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict
 
 from megacompile.errors import PassError, did_you_mean
-from megacompile.models.comparison import Tolerance
-from megacompile.models.forms import Eager, Exported, Form, Onnx, Scripted
-from megacompile.models.tensors import Feeds
+from megacompile.models import Eager, Exported, Feeds, Form, Onnx, Scripted, Tolerance
 
 # Part of the contract: what a pass that trains hands back (`as` makes them public here).
-from megacompile.report.model import Look as Look
-from megacompile.report.model import Metric as Metric
-from megacompile.report.model import RecoveryRecord as RecoveryRecord
-from megacompile.system import hooks
-from megacompile.system.libraries import missing
-from megacompile.training.context import TrainingContext
-from megacompile.training.form import Training
+from megacompile.report import Look as Look
+from megacompile.report import Metric as Metric
+from megacompile.report import RecoveryRecord as RecoveryRecord
+from megacompile.system import hooks, missing
+from megacompile.training import Training, TrainingContext
 
 Run = Callable[[Feeds], Feeds]
 Metrics = dict[str, dict[str, Any]]

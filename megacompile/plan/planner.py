@@ -17,8 +17,7 @@ from megacompile.plan.clash import clash
 from megacompile.plan.items import Items, PassItem
 from megacompile.plan.passes import Effect, Fact, Pass
 from megacompile.plan.routes import PlannedStep, State, reachable, shortest
-from megacompile.spec.load import Loaded
-from megacompile.spec.models import Item, Spec
+from megacompile.spec import Item, Loaded, Spec
 
 SOURCE_FORMS = {"python": "Eager", "onnx": "Onnx", "exported": "Eager", "torchscript": "Scripted"}
 EAGER_BASELINES = ("eager", "torch.compile")

@@ -21,7 +21,7 @@ from megacompile.report.trained import RecoveryRecord as RecoveryRecord
 from megacompile.report.trained import StepError as StepError
 from megacompile.report.trained import StepFigures as StepFigures
 from megacompile.report.trained import TrainingRecord as TrainingRecord
-from megacompile.system.machine import Environment
+from megacompile.system import Environment
 
 Verdict = Literal["improved", "no_improvement", "outside_budget", "failed", "built_not_executed"]
 Status = Literal["built", "failed", "unavailable", "outside_budget"]

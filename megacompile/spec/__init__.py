@@ -1,45 +1,53 @@
 """The spec: what a user writes, as pydantic models, with the line of every problem."""
 
-from megacompile.spec.load import Loaded, load_spec, load_spec_data
+from megacompile.spec.deploy import Port, Triton, Versions
+from megacompile.spec.load import Loaded, load_spec, load_spec_data, translate
 from megacompile.spec.models import (
+    DIM_NAME,
+    AnyInput,
     Benchmark,
     Budget,
     ConstantInput,
     DictInput,
     Dim,
+    DType,
     Evaluation,
     Item,
-    ModelSource,
-    Sampled,
     Spec,
-    Target,
     TensorInput,
     TupleInput,
-    Variant,
+    batch_of,
+    leaves,
 )
-from megacompile.spec.training import SGD, Adam, AdamW, Optimizer, Train
+from megacompile.spec.positions import KeyPath, parse_document
+from megacompile.spec.training import AdamW, Optimizer, Train
 
 __all__ = [
-    "SGD",
-    "Adam",
+    "DIM_NAME",
     "AdamW",
+    "AnyInput",
     "Benchmark",
     "Budget",
     "ConstantInput",
+    "DType",
     "DictInput",
     "Dim",
     "Evaluation",
     "Item",
+    "KeyPath",
     "Loaded",
-    "ModelSource",
     "Optimizer",
-    "Sampled",
+    "Port",
     "Spec",
-    "Target",
     "TensorInput",
     "Train",
+    "Triton",
     "TupleInput",
-    "Variant",
+    "Versions",
+    "batch_of",
+    "leaves",
     "load_spec",
     "load_spec_data",
+    "parse_document",
+    "translate",
 ]

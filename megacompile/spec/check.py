@@ -7,7 +7,7 @@ from typing import Any
 
 from megacompile.errors import SpecError, did_you_mean
 from megacompile.spec.models import DIM_NAME, TupleInput, leaves
-from megacompile.spec.positions import Document, Path
+from megacompile.spec.positions import Document, KeyPath
 from megacompile.spec.workload import check_workload
 
 INTEGERS = {"int64": 63, "int32": 31, "int16": 15, "int8": 7, "uint8": 8, "bool": 1}
@@ -87,7 +87,7 @@ def _inputs(document: Document, inputs: dict[str, Any], whole: bool) -> Iterator
         )
 
 
-def _leaf_path(name: str, inputs: dict[str, Any]) -> Path:
+def _leaf_path(name: str, inputs: dict[str, Any]) -> KeyPath:
     for top, value in inputs.items():
         if name == top:
             return ("inputs", top)
@@ -119,7 +119,7 @@ def _dims(document: Document, dims: dict[str, Any], whole: bool) -> Iterator[Spe
             )
 
 
-def _sizes(data: Any, path: Path) -> Iterator[tuple[Path, str]]:
+def _sizes(data: Any, path: KeyPath) -> Iterator[tuple[KeyPath, str]]:
     """Every symbolic size written under `inputs`, read off the raw data: valid or not."""
     if isinstance(data, dict):
         for key, value in data.items():

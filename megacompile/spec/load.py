@@ -16,7 +16,7 @@ from megacompile.errors import SpecError, did_you_mean
 from megacompile.spec import models
 from megacompile.spec.check import cross_check
 from megacompile.spec.models import AnyInput, Dim, Spec
-from megacompile.spec.positions import Document, parse
+from megacompile.spec.positions import Document, parse_document
 
 
 @dataclass
@@ -57,13 +57,13 @@ def load_spec(path: Path) -> Loaded:
             cause=error.strerror,
             remedy="name a readable file",
         ) from error
-    document = parse(text, str(path))
+    document = parse_document(text, str(path))
     return _validate(document, path.parent.resolve())
 
 
 def load_spec_data(data: dict[str, Any], base: Path, name: str = "<spec>") -> Loaded:
     """The same for a spec given as plain data; positions are those of its JSON text."""
-    return _validate(parse(json.dumps(data, indent=2), name), base.resolve())
+    return _validate(parse_document(json.dumps(data, indent=2), name), base.resolve())
 
 
 def _validate(document: Document, base: Path) -> Loaded:

@@ -10,7 +10,7 @@ import yaml
 
 from megacompile.errors import SpecError
 
-Path = tuple[str | int, ...]
+KeyPath = tuple[str | int, ...]
 
 MAX_NODES = 100_000
 
@@ -58,11 +58,11 @@ class Document:
 
     name: str
     data: Any
-    values: dict[Path, tuple[int, int]] = field(default_factory=dict)
-    keys: dict[Path, tuple[int, int]] = field(default_factory=dict)
+    values: dict[KeyPath, tuple[int, int]] = field(default_factory=dict)
+    keys: dict[KeyPath, tuple[int, int]] = field(default_factory=dict)
     problems: list[SpecError] = field(default_factory=list)
 
-    def where(self, path: Path, key: bool = False) -> str:
+    def where(self, path: KeyPath, key: bool = False) -> str:
         """`FILE:LINE:COLUMN: dotted.path`; the nearest known parent's line if there is none."""
         known = self.keys if key else self.values
         position = known.get(path)
@@ -75,7 +75,7 @@ class Document:
         return f"{prefix}: {dotted(path)}" if path else prefix
 
 
-def dotted(path: Path) -> str:
+def dotted(path: KeyPath) -> str:
     """`('passes', 0, 'cast')` as `passes[0].cast`."""
     text = ""
     for part in path:
@@ -86,7 +86,7 @@ def dotted(path: Path) -> str:
     return text
 
 
-def parse(text: str, name: str) -> Document:
+def parse_document(text: str, name: str) -> Document:
     """Read YAML or JSON.
 
     Raises:
@@ -148,7 +148,9 @@ class _Builder:
         where = f"{self.document.name}:{mark.line + 1}:{mark.column + 1}"
         self.document.problems.append(SpecError(what=what, where=where, remedy=remedy))
 
-    def build(self, node: yaml.Node, path: Path = (), open_: frozenset[int] = frozenset()) -> Any:
+    def build(
+        self, node: yaml.Node, path: KeyPath = (), open_: frozenset[int] = frozenset()
+    ) -> Any:
         mark = node.start_mark
         self.document.values[path] = (mark.line + 1, mark.column + 1)
         self.count += 1
@@ -173,7 +175,9 @@ class _Builder:
             return str(node.value)  # e.g. a YAML timestamp: a spec has none
         return _joined(value) if isinstance(value, str) else value
 
-    def mapping(self, node: yaml.MappingNode, path: Path, inside: frozenset[int]) -> dict[str, Any]:
+    def mapping(
+        self, node: yaml.MappingNode, path: KeyPath, inside: frozenset[int]
+    ) -> dict[str, Any]:
         result: dict[str, Any] = {}
         for key_node, value_node in node.value:
             if not isinstance(key_node, yaml.ScalarNode):

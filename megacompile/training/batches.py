@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from megacompile.errors import DataError
-from megacompile.spec.training import Train
+from megacompile.spec import Train
 from megacompile.system import hooks
 from megacompile.training.data.samples import check_rows, is_numbered, is_sample_stream, open_source
 from megacompile.training.loading import (

@@ -20,7 +20,7 @@ import torch
 
 from megacompile.errors import ModelError
 from megacompile.models.torchmodules import write_tensors
-from megacompile.system.cache import disk_error, file_sha256
+from megacompile.system import disk_error, file_sha256
 
 TENSORS, REST = "tensors.safetensors", "state.json"
 NAME = re.compile(r"^checkpoint-(\d+)$")

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from megacompile.spec.training import Train
-from megacompile.system import hooks
-from megacompile.system.cache import key_of, sources_hash
+from megacompile.spec import Train
+from megacompile.system import hooks, key_of, sources_hash
 from megacompile.training.data.samples import STORED
 from megacompile.training.data.stores import stamp
 

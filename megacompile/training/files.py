@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from megacompile.errors import ModelError, PassError
-from megacompile.models.signature import Binding
-from megacompile.spec.training import Train
-from megacompile.system import hooks
-from megacompile.system.cache import python_sources
+from megacompile.models import Binding
+from megacompile.spec import Train
+from megacompile.system import hooks, python_sources
 from megacompile.training.context import Origin
 from megacompile.training.recipe import Recipe
 

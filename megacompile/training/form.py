@@ -5,9 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from megacompile.models.forms import Eager, Form
-from megacompile.models.signature import Binding, Signature
-from megacompile.models.tensors import Feeds
+from megacompile.models import Binding, Eager, Feeds, Form, Signature
 from megacompile.training.context import Origin
 from megacompile.training.files import load_training, save_training
 from megacompile.training.recipe import Recipe

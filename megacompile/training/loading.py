@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from megacompile.errors import DataError, MegacompileError, from_dict
-from megacompile.models.tensors import to_torch
+from megacompile.models import to_torch
 from megacompile.system import hooks
 
 Batch = dict[str, torch.Tensor]

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from megacompile.models.tensors import Array
+from megacompile.models import Array
 
 # Equal blocks make many equal sets: proving the last part in a thousand, far below what times are
 # known to, would take most of the solver's time.
@@ -131,16 +131,16 @@ def _is_alive(problem: Problem, saved: Saved, at: int, picked: Mapping[str, bool
     return any(again & set(problem.segments[i].blocks) for i in saved.segments)
 
 
-def solve(problem: Problem, budget: int) -> Solution | None:
+def cheapest_within(problem: Problem, budget: int) -> Solution | None:
     """The cheapest set of blocks whose peak is within the budget; None if there is none."""
     picked = _Program(problem).cheapest(budget)
     return None if picked is None else _solution(problem, picked)
 
 
-def least(problem: Problem) -> Solution:
+def lowest_peak(problem: Problem) -> Solution:
     """The set of blocks with the lowest peak; among equals the cheapest."""
     lowest = peak_of(problem, _Program(problem).lowest())
-    found = solve(problem, lowest)
+    found = cheapest_within(problem, lowest)
     assert found is not None
     return found
 

@@ -17,8 +17,8 @@ import torch
 from torch import nn
 
 from megacompile.errors import DataError, ModelError, did_you_mean
-from megacompile.models.signature import Binding, Signature
-from megacompile.spec.training import Optimizer, Train
+from megacompile.models import Binding, Signature
+from megacompile.spec import Optimizer, Train
 from megacompile.system import hooks
 from megacompile.training import distribution
 from megacompile.training.batches import split, to_device

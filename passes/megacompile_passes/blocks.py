@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from megacompile.errors import PassError
-from megacompile.plan.passes import select
+from megacompile.plan import select
 from megacompile_passes.wiring import correspondence, difference, fingerprint, held_tensors
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from megacompile.plan.passes import Effect, Fact, In, Out, Pass
+from megacompile.plan import Effect, Fact, In, Out, Pass
 
 
 class Cast(Pass[In, Out]):

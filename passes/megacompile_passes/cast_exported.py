@@ -9,9 +9,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from megacompile.errors import DataError, PassError
-from megacompile.models.forms import Exported, quiet
-from megacompile.models.tensors import Feeds, torch_dtype
-from megacompile.plan.passes import PassContext, Result, Sites
+from megacompile.models import Exported, Feeds, quiet, torch_dtype
+from megacompile.plan import PassContext, Result, Sites
 from megacompile_passes.cast import Cast
 from megacompile_passes.cast_policy import MOVES, Policy, decide, is_float32
 from megacompile_passes.recurrence import symbolic_recurrence

@@ -11,9 +11,8 @@ from typing import ClassVar
 import onnx
 
 from megacompile.errors import PassError
-from megacompile.models import onnxfile
-from megacompile.models.forms import Onnx
-from megacompile.plan.passes import PassContext, Result, Sites
+from megacompile.models import Onnx, onnxfile
+from megacompile.plan import PassContext, Result, Sites
 from megacompile_passes.cast import Cast
 from megacompile_passes.onnx_graphs import name_nodes, select_nodes, upgrade_opset
 from megacompile_passes.onnx_precision import (

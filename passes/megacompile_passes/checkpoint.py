@@ -11,15 +11,13 @@ from typing import TYPE_CHECKING, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from megacompile.errors import PassError
-from megacompile.plan.passes import Effect, Fact, Pass, PassContext, Result, Sites, select
-from megacompile.training.form import Training
+from megacompile.plan import Effect, Fact, Pass, PassContext, Result, Sites, select
+from megacompile.training import Training
 from megacompile_passes.blocks import nested, repeated_blocks
 from megacompile_passes.wiring import record_wiring
 
 if TYPE_CHECKING:
-    from megacompile.training.context import TrainingContext
-    from megacompile.training.recipe import BlockCost, Policy, Recipe
-    from megacompile.training.solver import Problem, Way
+    from megacompile.training import BlockCost, Policy, Problem, Recipe, TrainingContext, Way
 
 # Solve, measure, correct the budget by what was measured: it converges at once or not at all.
 TRIES = 4
@@ -121,7 +119,7 @@ class CheckpointBlocks(Pass[Training, Training]):
         sites: Sites,
     ) -> Result[Training]:
         """The cheapest set whose measured memory is within the budget."""
-        from megacompile.training import solver
+        from megacompile.training import cheapest_within, lowest_peak
         from megacompile.training.costs import block_costs, measure
 
         assert self.memory is not None
@@ -132,7 +130,7 @@ class CheckpointBlocks(Pass[Training, Training]):
         problem = _limited(measure(training.step(model), candidates, batch), self.policy)
         target, notes = budget, []
         for _ in range(TRIES):
-            found = solver.solve(problem, target)
+            found = cheapest_within(problem, target)
             if found is None:
                 break
             made = _with_checkpoints(model.recipe, found.ways)
@@ -161,13 +159,13 @@ class CheckpointBlocks(Pass[Training, Training]):
                         sites.skip(name, "it fits without")
                 return Result(model.with_recipe(made), sites, notes)
             target -= max(real - budget, 1)
-        least = solver.least(problem)
-        real = _measured(model, training, _with_checkpoints(model.recipe, least.ways))
+        lowest = lowest_peak(problem)
+        real = _measured(model, training, _with_checkpoints(model.recipe, lowest.ways))
         raise PassError(
             what="the memory budget can't be met by checkpoints",
             expected=f"memory: {self.memory:g} ({budget / 1e6:.1f} MB of activations)",
             got=f"the least is memory: {_up(real / plain):.3f} ({real / 1e6:.1f} MB)",
-            cause=_worst(problem, least.ways),
+            cause=_worst(problem, lowest.ways),
             remedy="allow that much, use a smaller batch with `accumulate`, or add "
             "`compress-activations`",
         )
@@ -223,7 +221,7 @@ def _free(model: Training, names: Sequence[str], sites: Sites) -> list[str]:
 
 
 def _ways(names: Sequence[str], policy: Policy) -> list[Way]:
-    from megacompile.training.solver import Way
+    from megacompile.training import Way
 
     return [Way(name, policy == "keep-matmul") for name in names]
 
@@ -238,7 +236,7 @@ def _limited(problem: Problem, policy: Policy | None) -> Problem:
 
 
 def _with_checkpoints(recipe: Recipe, ways: Sequence[Way]) -> Recipe:
-    from megacompile.training.recipe import Checkpoint
+    from megacompile.training import Checkpoint
 
     more = tuple(
         Checkpoint(module=way.block, policy="keep-matmul" if way.keeps_products else "all")
@@ -248,7 +246,7 @@ def _with_checkpoints(recipe: Recipe, ways: Sequence[Way]) -> Recipe:
 
 
 def _plain(recipe: Recipe) -> Recipe:
-    from megacompile.training.recipe import Recipe as Plain
+    from megacompile.training import Recipe as Plain
 
     return Plain(ties=recipe.ties)
 
@@ -271,7 +269,7 @@ def _costs(
 
 
 def _worst(problem: Problem, chosen: Sequence[Way]) -> str:
-    from megacompile.training.solver import worst_moment
+    from megacompile.training import worst_moment
 
     segment, alive = worst_moment(problem, chosen)
     inside = "/".join(problem.segments[segment].blocks)

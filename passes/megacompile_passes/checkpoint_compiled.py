@@ -4,11 +4,9 @@ memory budget of its own; which budget gives the wanted memory is measured."""
 from __future__ import annotations
 
 from megacompile.errors import PassError
-from megacompile.plan.passes import Result, Sites
+from megacompile.plan import Result, Sites
+from megacompile.training import Recipe, Training, TrainingContext
 from megacompile.training.activations import activation_memory
-from megacompile.training.context import TrainingContext
-from megacompile.training.form import Training
-from megacompile.training.recipe import Recipe
 
 # From the dearest in memory down. The lowest is not zero: a graph that keeps nothing computes
 # everything again at once, and needs it all at once.

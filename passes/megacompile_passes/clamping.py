@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from megacompile.errors import PassError
-from megacompile.plan.passes import select
+from megacompile.plan import select
 from megacompile_passes.recover import Clipping
 from megacompile_passes.teaching import EagerAnswers, first_tensor
 

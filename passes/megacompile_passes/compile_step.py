@@ -7,15 +7,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from megacompile.errors import PassError
-from megacompile.models.forms import quiet
-from megacompile.plan.passes import Effect, Fact, Pass, PassContext, Result, Sites, select
-from megacompile.training.form import Training
-from megacompile.training.recipe import Compile
+from megacompile.models import quiet
+from megacompile.plan import Effect, Fact, Pass, PassContext, Result, Sites, select
+from megacompile.training import Compile, Training
 
 if TYPE_CHECKING:
     import torch
 
-    from megacompile.training.context import TrainingContext
+    from megacompile.training import TrainingContext
     from megacompile.training.step import TrainingStep
 
 FITS = 1.1  # a budget is the partitioner's estimate: so much above it is still kept

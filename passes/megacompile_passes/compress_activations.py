@@ -7,8 +7,8 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from megacompile.errors import PassError
-from megacompile.plan.passes import Effect, Fact, Pass, PassContext, Result, Sites
-from megacompile.training.form import Training
+from megacompile.plan import Effect, Fact, Pass, PassContext, Result, Sites
+from megacompile.training import Training
 
 
 class CompressActivations(Pass[Training, Training]):
@@ -27,8 +27,8 @@ class CompressActivations(Pass[Training, Training]):
     minimum_elements: int = Field(4096, ge=0, description="smaller tensors stay as they are")
 
     def run(self, model: Training, ctx: PassContext) -> Result[Training]:
+        from megacompile.training import Compression
         from megacompile.training.activations import activation_memory
-        from megacompile.training.recipe import Compression
         from megacompile.training.saved import count_saved
 
         training = ctx.needs_training(self.name)

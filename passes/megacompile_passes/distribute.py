@@ -7,10 +7,9 @@ from typing import ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from megacompile.errors import PassError
-from megacompile.plan.passes import Effect, Fact, Pass, PassContext, Result, Sites, select
-from megacompile.training.context import TrainingContext
-from megacompile.training.form import Training
-from megacompile.training.recipe import Distribute as Choice
+from megacompile.plan import Effect, Fact, Pass, PassContext, Result, Sites, select
+from megacompile.training import Distribute as Choice
+from megacompile.training import Training, TrainingContext
 
 SHARE = 0.9  # of a process's memory that a step may plan with
 

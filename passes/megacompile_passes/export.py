@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from megacompile.errors import MegacompileError, ModelError, PassError
-from megacompile.models.forms import Eager, Exported, quiet
-from megacompile.models.signature import Signature
-from megacompile.models.tensors import Feeds, as_float64, to_torch
-from megacompile.plan.passes import Effect, Fact, Pass, PassContext, Result, Sites
+from megacompile.models import Eager, Exported, Feeds, Signature, as_float64, quiet, to_torch
+from megacompile.plan import Effect, Fact, Pass, PassContext, Result, Sites
 from megacompile_passes.recurrence import symbolic_recurrence
 from megacompile_passes.tracing import (
     alias_root,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from megacompile.plan.passes import Effect, Fact, In, Out, Pass
+from megacompile.plan import Effect, Fact, In, Out, Pass
 
 
 class FoldBatchNorm(Pass[In, Out]):

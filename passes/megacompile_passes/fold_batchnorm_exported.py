@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from megacompile.models.forms import Exported
-from megacompile.plan.passes import PassContext, Result, Sites
+from megacompile.models import Exported
+from megacompile.plan import PassContext, Result, Sites
 from megacompile_passes.fold_batchnorm import FoldBatchNorm
 from megacompile_passes.surgery import copy_graph, held, module_path, operator_name, rebuild
 from megacompile_passes.surgery import tensor_of as tensor_of_program

@@ -10,10 +10,8 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from megacompile.models import onnxfile
-from megacompile.models.forms import Onnx
-from megacompile.models.tensors import Array
-from megacompile.plan.passes import PassContext, Result, Sites
+from megacompile.models import Array, Onnx, onnxfile
+from megacompile.plan import PassContext, Result, Sites
 from megacompile_passes.fold_batchnorm import FoldBatchNorm
 from megacompile_passes.onnx_graphs import (
     attribute,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from megacompile.models.forms import Scripted, quiet
-from megacompile.plan.passes import PassContext, Result, Sites
+from megacompile.models import Scripted, quiet
+from megacompile.plan import PassContext, Result, Sites
 from megacompile_passes.fold_batchnorm import FoldBatchNorm
 from megacompile_passes.simplify_scripted import frozen_copy
 

@@ -8,9 +8,8 @@ from typing import ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from megacompile.errors import PassError
-from megacompile.plan.passes import Effect, Fact, Pass, PassContext, Result, Sites
-from megacompile.training.form import Training
-from megacompile.training.recipe import Scaler
+from megacompile.plan import Effect, Fact, Pass, PassContext, Result, Sites
+from megacompile.training import Scaler, Training
 
 # Instruction sets that compute in the dtype; without them a CPU converts back and forth.
 NATIVE = {"float16": ("avx512_fp16", "amx_fp16"), "bfloat16": ("avx512_bf16", "amx_bf16")}

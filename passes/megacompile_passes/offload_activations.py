@@ -8,8 +8,8 @@ from typing import ClassVar
 from pydantic import Field
 
 from megacompile.errors import PassError
-from megacompile.plan.passes import Effect, Fact, Pass, PassContext, Result, Sites, select
-from megacompile.training.form import Training
+from megacompile.plan import Effect, Fact, Pass, PassContext, Result, Sites, select
+from megacompile.training import Training
 
 
 class OffloadActivations(Pass[Training, Training]):
@@ -38,7 +38,7 @@ class OffloadActivations(Pass[Training, Training]):
         )
 
     def run(self, model: Training, ctx: PassContext) -> Result[Training]:
-        from megacompile.training.recipe import Offload
+        from megacompile.training import Offload
 
         training = ctx.needs_training(self.name)
         lack = self.unsupported(training.device, training.isa)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from megacompile.errors import DataError
-from megacompile.models.tensors import Feeds
+from megacompile.models import Feeds
 
 # One entry this many times the 99.9 % quantile spreads 8 bits so thin that the rest falls on a
 # few levels: the whole output becomes one value (huggingface/optimum#89).

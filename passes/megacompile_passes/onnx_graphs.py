@@ -10,9 +10,8 @@ import onnx
 from onnx import numpy_helper
 
 from megacompile.errors import PassError
-from megacompile.models import onnxfile
-from megacompile.models.tensors import Array
-from megacompile.plan.passes import select
+from megacompile.models import Array, onnxfile
+from megacompile.plan import select
 
 # Operators that hand a tensor on with the same numbers in another order or shape.
 VIEWS = {"Transpose", "Reshape", "Identity", "Squeeze", "Unsqueeze", "Flatten"}

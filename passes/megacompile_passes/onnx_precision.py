@@ -15,8 +15,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from megacompile.models import onnxfile
-from megacompile.models.tensors import Array, numpy_dtype
+from megacompile.models import Array, numpy_dtype, onnxfile
 from megacompile_passes.onnx_graphs import values
 from megacompile_passes.onnx_stripping import keep_only, replace, skeleton, used_names
 

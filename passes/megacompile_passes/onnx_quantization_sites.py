@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 
 from megacompile.models import onnxfile
-from megacompile.plan.passes import Sites
+from megacompile.plan import Sites
 from megacompile_passes.onnx_graphs import VIEWS, constants, origin, producers, values
 
 KIND = "MatMul/Gemm/Conv node"

@@ -11,9 +11,8 @@ import numpy as np
 import onnx
 
 from megacompile.errors import DataError
-from megacompile.models import onnxfile
-from megacompile.models.tensors import Feeds
-from megacompile.plan.passes import PassContext
+from megacompile.models import Feeds, onnxfile
+from megacompile.plan import PassContext
 
 SAMPLES = 16
 # Values that are looked at in one run; all of a large network's at once would fill the memory.

@@ -13,8 +13,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from megacompile.models import onnxfile
-from megacompile.models.tensors import Array
+from megacompile.models import Array, onnxfile
 from megacompile_passes.onnx_graphs import VIEWS, attribute, values
 from megacompile_passes.onnx_stripping import keep_only, replace, used_names
 

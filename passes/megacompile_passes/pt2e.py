@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from megacompile.errors import PassError
-from megacompile.models.forms import quiet
+from megacompile.models import quiet
 from megacompile_passes.surgery import operator_name
 from megacompile_passes.tracing import first_line
 

@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from megacompile.plan.passes import Effect, Fact, In, Out, Pass, Traits
+from megacompile.plan import Effect, Fact, In, Out, Pass, Traits
 
 KEEP: list[str] = Field(
     default_factory=list,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from megacompile.errors import DataError, PassError
-from megacompile.models.forms import Exported, quiet, register_quantized_operators
-from megacompile.plan.passes import PassContext, Result, Sites, Traits
+from megacompile.models import Exported, quiet, register_quantized_operators
+from megacompile.plan import PassContext, Result, Sites, Traits
 from megacompile_passes.pt2e import (
     ONE_CHANNEL,
     calibrate,

@@ -10,9 +10,8 @@ from typing import Any, ClassVar
 import onnx
 
 from megacompile.errors import PassError
-from megacompile.models import onnxfile
-from megacompile.models.forms import Onnx, quiet
-from megacompile.plan.passes import PassContext, Result, Sites
+from megacompile.models import Onnx, onnxfile, quiet
+from megacompile.plan import PassContext, Result, Sites
 from megacompile_passes.onnx_calibration import calibration_feeds
 from megacompile_passes.onnx_graphs import (
     blamed,

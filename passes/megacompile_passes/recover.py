@@ -6,8 +6,8 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from megacompile.plan.passes import Effect, Fact, In, Out, Pass, Traits
-from megacompile.spec.training import AdamW, Optimizer
+from megacompile.plan import Effect, Fact, In, Out, Pass, Traits
+from megacompile.spec import AdamW, Optimizer
 from megacompile_passes.quantize import KEEP
 
 Weight = Annotated[float, Field(gt=0, allow_inf_nan=False)]

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from megacompile.errors import PassError
-from megacompile.models.forms import Eager
-from megacompile.plan.passes import Metrics, PassContext, Result, Run, Sites, Traits
+from megacompile.models import Eager
+from megacompile.plan import Metrics, PassContext, Result, Run, Sites, Traits
 from megacompile_passes.recover import TRAINING, Recover
 
 if TYPE_CHECKING:

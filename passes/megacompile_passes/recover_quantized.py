@@ -11,9 +11,16 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from megacompile.errors import PassError
-from megacompile.models.forms import Eager, Exported, quiet, register_quantized_operators
-from megacompile.models.tensors import Feeds, to_numpy, to_torch
-from megacompile.plan.passes import Fact, PassContext, Result, Traits
+from megacompile.models import (
+    Eager,
+    Exported,
+    Feeds,
+    quiet,
+    register_quantized_operators,
+    to_numpy,
+    to_torch,
+)
+from megacompile.plan import Fact, PassContext, Result, Traits
 from megacompile_passes.export import Export
 from megacompile_passes.fold_batchnorm_exported import FoldBatchNormExported
 from megacompile_passes.pt2e import calibrate, own_weights, prepare
@@ -40,7 +47,7 @@ from megacompile_passes.surgery import operator_name
 if TYPE_CHECKING:
     import torch
 
-    from megacompile.models.signature import Signature
+    from megacompile.models import Signature
     from megacompile_passes.teaching import Answers, EagerAnswers
 
 
@@ -169,7 +176,7 @@ def captured(
 ) -> tuple[torch.fx.GraphModule, Exported, list[str]]:
     """The module as a trainable graph whose outputs are the model's and then its hidden states;
     the program it came from; and the module of each hidden state."""
-    from megacompile.models.structure import take_apart
+    from megacompile.models import take_apart
     from megacompile_passes.teaching import Watched
 
     with_hidden = Watched(watched.model, list(watched.hidden))

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from megacompile.errors import PassError, did_you_mean
-from megacompile.plan.passes import Look, Metric, Metrics, PassContext, RecoveryRecord, select
+from megacompile.plan import Look, Metric, Metrics, PassContext, RecoveryRecord, select
 from megacompile.training.batches import to_device
 from megacompile.training.checkpoints import Checkpoints
 from megacompile.training.precision import mixed

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from megacompile.errors import PassError
-from megacompile.models.forms import Exported, quiet
-from megacompile.models.tensors import Feeds, to_torch
-from megacompile.plan.passes import PassContext
+from megacompile.models import Exported, Feeds, quiet, to_torch
+from megacompile.plan import PassContext
 from megacompile_passes.export import dynamic_shapes
 from megacompile_passes.recurrence import symbolic_recurrence
 from megacompile_passes.surgery import copy_graph, held, rebuild, tensor_of

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import numpy as np
 
 from megacompile.errors import MegacompileError, ModelError, PassError
-from megacompile.models.forms import Eager, Scripted, quiet
-from megacompile.models.tensors import Feeds, as_float64, to_torch
-from megacompile.plan.passes import Effect, Fact, Pass, PassContext, Result, Sites
+from megacompile.models import Eager, Feeds, Scripted, as_float64, quiet, to_torch
+from megacompile.plan import Effect, Fact, Pass, PassContext, Result, Sites
 from megacompile_passes.tracing import (
     changed_buffers,
     first_line,

@@ -6,9 +6,8 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from megacompile.errors import ModelError
-from megacompile.models.forms import Eager, quiet
-from megacompile.models.structure import Structure
-from megacompile.spec.models import ConstantInput, DictInput, TupleInput
+from megacompile.models import Eager, Structure, quiet
+from megacompile.spec import ConstantInput, DictInput, TupleInput
 from megacompile_passes.tracing import first_line, user_frame
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from megacompile.errors import PassError
-from megacompile.plan.passes import Effect, Fact, In, Out, Pass, Sites
+from megacompile.plan import Effect, Fact, In, Out, Pass, Sites
 
 if TYPE_CHECKING:
     import torch

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from megacompile.errors import DataError, PassError
-from megacompile.models.forms import Eager
-from megacompile.models.tensors import Feeds
-from megacompile.plan.passes import PassContext, Result, Sites
+from megacompile.models import Eager, Feeds
+from megacompile.plan import PassContext, Result, Sites
 from megacompile_passes.share_parameters import ShareParameters
 from megacompile_passes.tracing import isolated
 

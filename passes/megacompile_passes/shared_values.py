@@ -13,8 +13,7 @@ from megacompile_passes.tying import Tie, tied_copy
 if TYPE_CHECKING:
     import torch
 
-    from megacompile.models.forms import Eager
-    from megacompile.models.tensors import Feeds
+    from megacompile.models import Eager, Feeds
     from megacompile_passes.blocks import Group
 
 Runs = Callable[[], Iterable[Callable[[], Any]]]

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from megacompile.plan.passes import Effect, Fact, In, Out, Pass
+from megacompile.plan import Effect, Fact, In, Out, Pass
 
 
 class Simplify(Pass[In, Out]):

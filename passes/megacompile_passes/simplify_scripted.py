@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from megacompile.errors import PassError
-from megacompile.models.forms import Scripted, quiet
-from megacompile.plan.passes import PassContext, Result, Sites
+from megacompile.models import Scripted, quiet
+from megacompile.plan import PassContext, Result, Sites
 from megacompile_passes.simplify import Simplify
 
 if TYPE_CHECKING:

@@ -135,7 +135,7 @@ def selected(
     Raises:
         PassError: a selector matches nothing.
     """
-    from megacompile.plan.passes import select
+    from megacompile.plan import select
 
     names = list(dict.fromkeys(label for node in nodes for label in labels(node)))
     chosen = select(selectors, names, option)

@@ -12,12 +12,9 @@ import torch.nn.functional as F
 from torch import nn
 
 from megacompile.errors import DataError, ModelError, PassError, did_you_mean
-from megacompile.models.forms import Eager
-from megacompile.models.signature import Signature
-from megacompile.models.structure import put_together
-from megacompile.models.tensors import Feeds, to_torch
+from megacompile.models import Eager, Feeds, Signature, put_together, to_torch
 from megacompile.models.torchmodules import Flat, output_leaves
-from megacompile.plan.passes import select
+from megacompile.plan import select
 from megacompile_passes.recover import Distill, Task
 
 Batch = Mapping[str, torch.Tensor]

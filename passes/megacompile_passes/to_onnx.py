@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn
 
 from megacompile.errors import PassError
-from megacompile.models.forms import Exported, Onnx, quiet
-from megacompile.models.signature import Signature
-from megacompile.plan.passes import Effect, Fact, Pass, PassContext, Result, Sites, Traits
+from megacompile.models import Exported, Onnx, Signature, quiet
+from megacompile.plan import Effect, Fact, Pass, PassContext, Result, Sites, Traits
 from megacompile_passes.recurrence import symbolic_recurrence
 from megacompile_passes.tracing import first_line
 

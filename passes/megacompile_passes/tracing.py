@@ -13,9 +13,7 @@ import numpy as np
 
 from megacompile import errors
 from megacompile.errors import ModelError
-from megacompile.models.forms import Eager
-from megacompile.models.signature import Signature
-from megacompile.models.tensors import Feeds
+from megacompile.models import Eager, Feeds, Signature
 
 if TYPE_CHECKING:
     import torch

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import ClassVar
 
 from megacompile.errors import ModelError
-from megacompile.models.forms import Eager
-from megacompile.plan.passes import Effect, Fact, Pass, PassContext, Result, Sites, Traits
-from megacompile.training.form import Training
-from megacompile.training.recipe import Recipe
+from megacompile.models import Eager
+from megacompile.plan import Effect, Fact, Pass, PassContext, Result, Sites, Traits
+from megacompile.training import Recipe, Training
 
 
 class TrainingStep(Pass[Eager, Training]):

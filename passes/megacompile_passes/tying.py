@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from megacompile.errors import PassError
 from megacompile.models.torchmodules import copy_module
-from megacompile.plan.passes import Sites
+from megacompile.plan import Sites
 
 if TYPE_CHECKING:
     import torch

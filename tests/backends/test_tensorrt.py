@@ -270,10 +270,10 @@ def test_an_unfinished_bundle_is_neither_run_nor_finished_here(
         megacompile.load(folder)
     if local_archs():
         pytest.skip("this machine has a GPU: finishing is tested elsewhere")
-    from megacompile.deploy.finish import finish
+    from megacompile.deploy.finish import finish_bundle
 
     with pytest.raises(BundleError, match="can't be finished here"):
-        finish(folder, tmp_path, lambda message: None)
+        finish_bundle(folder, tmp_path, lambda message: None)
     assert json.loads((folder / "manifest.json").read_text()) == manifest
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import megacompile
-from megacompile.deploy.finish import finish
+from megacompile.deploy.finish import finish_bundle
 from megacompile.engines.bundle import MANIFEST, here, read_manifest, seal
 from megacompile.engines.unfinished import Part, Unfinished, folder_of, write_unfinished
 from megacompile.errors import BundleError
@@ -123,7 +123,7 @@ def reseal(folder: Path) -> None:
 
 def test_it_is_verified_measured_and_judged(copy: Path, tmp_path: Path) -> None:
     said: list[str] = []
-    found = finish(copy, tmp_path / "report", said.append)
+    found = finish_bundle(copy, tmp_path / "report", said.append)
     report = found.report
     assert report.verdict in ("improved", "no_improvement")  # which one is the machine's mood
     (candidate,) = report.candidates
@@ -151,7 +151,7 @@ def test_it_is_verified_measured_and_judged(copy: Path, tmp_path: Path) -> None:
     x = np.ones((3, 128), np.float32)
     assert megacompile.load(copy)(x=x).shape == (3, 128)
     with pytest.raises(BundleError, match="is finished"):
-        finish(copy, tmp_path / "report", said.append)
+        finish_bundle(copy, tmp_path / "report", said.append)
 
 
 def test_wrong_answers_are_found(copy: Path, tmp_path: Path) -> None:
@@ -160,7 +160,7 @@ def test_wrong_answers_are_found(copy: Path, tmp_path: Path) -> None:
     answers = load_arrays(path)
     save_arrays(path, {name: array + 1 for name, array in answers.items()})
     reseal(copy)
-    found = finish(copy, tmp_path / "report", lambda message: None)
+    found = finish_bundle(copy, tmp_path / "report", lambda message: None)
     assert found.report.verdict == "failed"
     assert found.bundle is None
     assert "promise" in str(found.report.candidates[0].reason)
@@ -169,7 +169,7 @@ def test_wrong_answers_are_found(copy: Path, tmp_path: Path) -> None:
 
 def test_a_budget_is_judged_here(tmp_path: Path) -> None:
     folder = unfinished(tmp_path, {"latency_ms": 1e-6})
-    found = finish(folder, tmp_path / "report", lambda message: None)
+    found = finish_bundle(folder, tmp_path / "report", lambda message: None)
     (candidate,) = found.report.candidates
     assert candidate.status == "outside_budget" or found.report.verdict == "no_improvement"
     assert not next(g for g in candidate.gates if g.name == "latency_ms").passed
@@ -178,7 +178,9 @@ def test_a_budget_is_judged_here(tmp_path: Path) -> None:
 
 def test_without_a_baseline_no_speedup_is_claimed(tmp_path: Path) -> None:
     """The only engine is not raced against itself and called faster."""
-    found = finish(unfinished(tmp_path, baseline=False), tmp_path / "report", lambda message: None)
+    found = finish_bundle(
+        unfinished(tmp_path, baseline=False), tmp_path / "report", lambda message: None
+    )
     assert found.report.verdict == "no_improvement"
     assert "No baseline was raced" in found.report.sentence
     (candidate,) = found.report.candidates
@@ -190,7 +192,7 @@ def test_without_a_baseline_no_speedup_is_claimed(tmp_path: Path) -> None:
 def test_a_damaged_bundle_is_refused(copy: Path, tmp_path: Path) -> None:
     (copy / "candidates" / "fp32-onnxruntime" / "model.onnx").write_bytes(b"")
     with pytest.raises(BundleError, match="changed after"):
-        finish(copy, tmp_path / "report", lambda message: None)
+        finish_bundle(copy, tmp_path / "report", lambda message: None)
 
 
 def test_it_can_not_be_loaded_before(copy: Path) -> None:

@@ -5,25 +5,25 @@ from __future__ import annotations
 import pytest
 
 from megacompile.measure import ceilings
-from megacompile.measure.ceilings import floor
+from megacompile.measure.ceilings import least_time
 
 RATES = {"float32": 1e11, "int8": 8e11}
 
 
 def test_the_slower_of_arithmetic_and_memory_sets_the_floor():
-    assert floor(1e9, 1e6, RATES, 1e10, "float32") == (pytest.approx(10.0), "compute")
-    assert floor(1e9, 1e9, RATES, 1e10, "float32") == (pytest.approx(100.0), "memory")
+    assert least_time(1e9, 1e6, RATES, 1e10, "float32") == (pytest.approx(10.0), "compute")
+    assert least_time(1e9, 1e9, RATES, 1e10, "float32") == (pytest.approx(100.0), "memory")
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "i8", "float8", "float16"])
 def test_a_dtype_without_a_rate_gets_the_fastest_so_the_floor_stays_one(dtype):
-    assert floor(8e11, 0, RATES, 1e10, dtype)[0] == pytest.approx(1000.0)
+    assert least_time(8e11, 0, RATES, 1e10, dtype)[0] == pytest.approx(1000.0)
 
 
 @pytest.mark.parametrize(("rates", "bandwidth"), [({}, 1e10), (RATES, 0), ({"float32": 0}, 1)])
 def test_rates_that_make_no_sense_are_refused(rates, bandwidth):
     with pytest.raises(ValueError, match="above 0"):
-        floor(1, 1, rates, bandwidth, "float32")
+        least_time(1, 1, rates, bandwidth, "float32")
 
 
 def test_the_largest_cache_is_read(tmp_path):

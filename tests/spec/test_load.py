@@ -14,7 +14,7 @@ from megacompile.errors import MegacompileError, SpecError
 from megacompile.plan.backends import Machine
 from megacompile.plan.planner import make_plan
 from megacompile.spec import Loaded, Spec, load_spec, load_spec_data
-from megacompile.spec.positions import parse
+from megacompile.spec.positions import parse_document
 
 SPECS = sorted((Path(__file__).resolve().parents[2] / "specs").glob("*.yaml"))
 MACHINE = Machine("cpu", 2, ("avx2",))
@@ -312,5 +312,5 @@ def test_characters_beyond_16_bits_survive_jsons_escapes() -> None:
     loaded = load_spec_data({"name": "x", "\U00010000": {"\U0001f600": "\U0001f600"}}, Path())
     assert any("unknown key '\U00010000'" in str(problem) for problem in loaded.problems)
     assert loaded.document.data["\U00010000"] == {"\U0001f600": "\U0001f600"}
-    half = parse('{"name": "\\ud800"}', "half.json")
+    half = parse_document('{"name": "\\ud800"}', "half.json")
     assert half.data == {"name": "\ufffd"}

@@ -29,7 +29,13 @@ from megacompile.errors import DataError, MegacompileError
 from megacompile.models.tensors import Array, numpy_dtype
 from megacompile.training.batches import Batches
 from megacompile.training.data import open_dataset, stamp
-from megacompile.training.data.lmdb_store import DTYPES, FILE, HEADER, LmdbSamples, key_of_sample
+from megacompile.training.data.lmdb_store import (
+    DATABASE,
+    DTYPES,
+    HEADER,
+    LmdbSamples,
+    key_of_sample,
+)
 from megacompile.training.data.lmdb_writer import write_lmdb
 from megacompile.training.data.writing import write_source
 from tests.training.toy import make_train
@@ -69,8 +75,8 @@ def change(place: Path, key: bytes, value: bytes | None) -> None:
         else:
             transaction.put(key, value)
     size = (environment_pages(place)) * os.sysconf("SC_PAGESIZE")
-    if (place / FILE).stat().st_size < size:
-        os.truncate(place / FILE, size)
+    if (place / DATABASE).stat().st_size < size:
+        os.truncate(place / DATABASE, size)
 
 
 def environment_pages(place: Path) -> int:
@@ -142,7 +148,7 @@ def test_it_grows_beyond_its_first_map(tmp_path: Path) -> None:
     write_lmdb(large, tmp_path / "data", map_bytes=2**16)
     found = LmdbSamples(tmp_path / "data")
     assert [int(found[n]["x"][-1]) for n in range(60)] == list(range(60))
-    assert (tmp_path / "data" / FILE).stat().st_size > 60 * 400_000
+    assert (tmp_path / "data" / DATABASE).stat().st_size > 60 * 400_000
 
 
 def test_it_is_a_sequence(place: Path) -> None:
@@ -194,11 +200,11 @@ def test_batches_are_the_same_with_workers_and_preloaded(place: Path) -> None:
 
 
 def cut(place: Path) -> None:
-    os.truncate(place / FILE, (place / FILE).stat().st_size // 2)
+    os.truncate(place / DATABASE, (place / DATABASE).stat().st_size // 2)
 
 
 def scribble(place: Path) -> None:
-    (place / FILE).write_bytes(np.random.default_rng(0).bytes(20_000))
+    (place / DATABASE).write_bytes(np.random.default_rng(0).bytes(20_000))
 
 
 def flip(place: Path) -> None:
@@ -236,7 +242,7 @@ def axes(place: Path) -> None:
 
 
 def gone(place: Path) -> None:
-    (place / FILE).unlink()
+    (place / DATABASE).unlink()
 
 
 @pytest.mark.parametrize(
@@ -251,7 +257,7 @@ def gone(place: Path) -> None:
         (hollow, ["holds no sample"]),
         (missing, ["sample 3 of 10 is missing"]),
         (axes, ["sample 3 is damaged"]),
-        (gone, ["no LMDB database", f"no {FILE} in it"]),
+        (gone, ["no LMDB database", f"no {DATABASE} in it"]),
     ],
 )
 def test_damage_is_named(damage: Any, words: list[str], place: Path) -> None:
@@ -350,7 +356,7 @@ def test_a_killed_writer_leaves_no_database(tmp_path: Path) -> None:
     with subprocess.Popen(command, stdout=subprocess.PIPE) as writer:
         assert writer.stdout is not None
         assert writer.stdout.readline() == b"running\n"
-        assert (tmp_path / ".data.partial" / FILE).stat().st_size > 10**7
+        assert (tmp_path / ".data.partial" / DATABASE).stat().st_size > 10**7
         writer.send_signal(signal.SIGKILL)
     assert not (tmp_path / "data").exists()
     write_lmdb(samples(), tmp_path / "data")

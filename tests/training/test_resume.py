@@ -17,7 +17,7 @@ STEPS = 5
 
 def runs(request: dict[str, Any]) -> Any:
     """A crew's handler: a run with a checkpoint after each step, stopped after some."""
-    from megacompile.measure.training.worker import _agreed
+    from megacompile.measure.trainer import _agreed
     from megacompile.models.signature import Signature
     from megacompile.training import distribution
     from megacompile.training.batches import Batches

@@ -10,7 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from megacompile.training.solver import Problem, Saved, Segment, Way, least, peak_of, solve
+from megacompile.training.solver import (
+    Problem,
+    Saved,
+    Segment,
+    Way,
+    cheapest_within,
+    lowest_peak,
+    peak_of,
+)
 
 
 def chain(count: int, inner: int, boundary: int, head: int = 0) -> Problem:
@@ -85,14 +93,14 @@ def problems(draw: st.DrawFn) -> Problem:
 @given(problems(), st.floats(0, 1))
 def test_the_cheapest_of_all_sets(problem: Problem, share: float) -> None:
     low = min(peak_of(problem, chosen) for chosen in allowed(problem))
-    assert least(problem).peak == low
+    assert lowest_peak(problem).peak == low
     budget = int(low + share * (peak_of(problem, ()) - low))
-    found = solve(problem, budget)
+    found = cheapest_within(problem, budget)
     assert found is not None
     assert found.peak <= budget
     assert found.milliseconds == pytest.approx(brute(problem, budget))
     if low > 0:
-        assert solve(problem, low - 1) is None
+        assert cheapest_within(problem, low - 1) is None
 
 
 @pytest.mark.parametrize("layers", [16, 64, 144])
@@ -116,7 +124,7 @@ def test_segments_of_a_chain_take_the_square_root(layers: int) -> None:
                 *(Saved(1, (i,), (names[i],)) for i in range(count)),
             ],
         )
-        best[length] = least(problem).peak
+        best[length] = lowest_peak(problem).peak
     shortest = min(best, key=lambda length: best[length])
     root = math.isqrt(layers)
     assert shortest == root
@@ -130,7 +138,7 @@ def test_revolve_bound_of_one_level() -> None:
     snapshots = 5
     problem = chain(snapshots + 1, inner=10, boundary=1, head=0)
     # All parts checkpointed: a snapshot before each but the one under way, plus its inside.
-    found = least(problem)
+    found = lowest_peak(problem)
     assert found.peak == snapshots * 1 + 11
     assert len(found.blocks) >= snapshots
     assert found.milliseconds <= snapshots + 1
@@ -139,10 +147,10 @@ def test_revolve_bound_of_one_level() -> None:
 def test_equal_blocks_take_as_few_as_needed() -> None:
     problem = chain(12, inner=9, boundary=1)
     assert peak_of(problem, ()) == 120
-    found = solve(problem, 84)
+    found = cheapest_within(problem, 84)
     assert found is not None
     assert found.milliseconds == 4
-    assert solve(problem, 200).blocks == ()  # type: ignore[union-attr]
+    assert cheapest_within(problem, 200).blocks == ()  # type: ignore[union-attr]
 
 
 def test_a_block_and_its_inside_are_not_both_taken() -> None:
@@ -151,13 +159,13 @@ def test_a_block_and_its_inside_are_not_both_taken() -> None:
         [Segment(("a", "a.x"), 8), Segment(("a",), 8), Segment((), 1)],
         [Saved(8, (0,)), Saved(8, (1,)), Saved(1, (0,), ("a", "a.x"))],
     )
-    assert solve(problem, 16).blocks == ("a.x",)  # type: ignore[union-attr]
+    assert cheapest_within(problem, 16).blocks == ("a.x",)  # type: ignore[union-attr]
 
 
 def test_what_another_block_saves_too_is_kept() -> None:
     problem = Problem({"a": 1.0}, [Segment(("a",), 5), Segment((), 5)], [Saved(5, (0, 1))])
     assert peak_of(problem, (Way("a"),)) == peak_of(problem, ()) == 10
-    assert solve(problem, 9) is None
+    assert cheapest_within(problem, 9) is None
 
 
 def test_products_are_kept_in_as_many_blocks_as_fit() -> None:
@@ -174,7 +182,7 @@ def test_products_are_kept_in_as_many_blocks_as_fit() -> None:
         dict.fromkeys(names, 1.0),
     )
     assert peak_of(problem, ()) == 80
-    loose, tight = solve(problem, 60), solve(problem, 40)
+    loose, tight = cheapest_within(problem, 60), cheapest_within(problem, 40)
     assert loose is not None
     assert tight is not None
     assert loose.milliseconds == 5

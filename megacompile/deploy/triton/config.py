@@ -9,7 +9,7 @@ from typing import Any
 from megacompile.deploy.triton.ports import Interface, Port
 from megacompile.deploy.triton.tuning import Tuning
 from megacompile.errors import BundleError
-from megacompile.spec.deploy import Triton, Versions
+from megacompile.spec import Triton, Versions
 
 INSTALL = "pip install 'megacompile[triton]'"
 

@@ -19,19 +19,11 @@ from megacompile.deploy.triton.ports import Interface, Port, interface
 from megacompile.deploy.triton.repository import MODEL_PY, Model, add_version
 from megacompile.deploy.triton.serving import BUNDLE, HOOKS
 from megacompile.deploy.triton.tuning import Measurement, Tuning
-from megacompile.engines.bundle import (
-    DEPLOY,
-    ENGINE,
-    SAMPLE_INPUTS,
-    SPEC,
-    load_runner,
-    read_manifest,
-)
+from megacompile.engines import DEPLOY, ENGINE, SAMPLE_INPUTS, SPEC, load_runner, read_manifest
 from megacompile.errors import BundleError
-from megacompile.models.signature import Signature
-from megacompile.models.tensors import Feeds, load_arrays
-from megacompile.spec import deploy
-from megacompile.spec.deploy import Triton
+from megacompile.models import Feeds, Signature, load_arrays
+from megacompile.spec import Port as DeclaredPort
+from megacompile.spec import Triton
 
 Say = Callable[[str], None]
 
@@ -201,7 +193,7 @@ def _models(bundle: _Bundle, name: str, tuned: Tuning | None) -> list[Model]:
     return [*models, Model(name, config, lambda folder: None)]
 
 
-def _ports(given: Mapping[str, deploy.Port]) -> tuple[Port, ...]:
+def _ports(given: Mapping[str, DeclaredPort]) -> tuple[Port, ...]:
     return tuple(Port(name, one.dtype, tuple(one.shape)) for name, one in given.items())
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from megacompile.errors import BundleError
-from megacompile.models.signature import Signature
+from megacompile.models import Signature
 
 # Names of Triton's DataType enumeration (model_config.proto), without their prefix.
 TYPES = {

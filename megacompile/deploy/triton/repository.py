@@ -13,8 +13,7 @@ from typing import Any
 
 from megacompile.deploy.triton.config import difference, from_text, to_text
 from megacompile.errors import BundleError
-from megacompile.system.cache import disk_error
-from megacompile.system.locks import output_lock
+from megacompile.system import disk_error, output_lock
 
 CONFIG, WARMUP = "config.pbtxt", "warmup"
 # The Python backend starts an isolated interpreter, which ignores PYTHONPATH: what it names is put

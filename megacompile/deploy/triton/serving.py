@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from megacompile.engines.bundle import load
+from megacompile.engines import load
 from megacompile.errors import MegacompileError
-from megacompile.models.tensors import Feeds
+from megacompile.models import Feeds
 from megacompile.system import hooks
 
 BUNDLE, HOOKS = "bundle", "hooks"

@@ -7,9 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from megacompile.models import examples
-from megacompile.models.signature import Signature
-from megacompile.models.tensors import Feeds
+from megacompile.models import Feeds, Signature, examples
 
 # A larger batch is worth having when it serves at least this much more per second than the best
 # smaller one: less than that is noise.

@@ -13,21 +13,21 @@ from megacompile.engines.tensorrt.building import EngineBuilder, Settings
 from megacompile.engines.tensorrt.flavours import RTX, Flavour
 from megacompile.engines.tensorrt.parsing import Log, unsupported
 from megacompile.errors import BackendError
-from megacompile.models.forms import Onnx
-from megacompile.models.signature import Signature
-from megacompile.plan.backends import (
+from megacompile.models import Onnx, Signature
+from megacompile.plan import (
     Availability,
     Backend,
+    Fact,
     Lowered,
     Machine,
     Refusal,
     Runner,
     Say,
+    Traits,
     precision_of,
     silent,
 )
-from megacompile.plan.passes import Fact, Traits
-from megacompile.system.gpus import local_archs
+from megacompile.system import local_archs
 
 RECORD = "tensorrt.json"
 MODEL = "model.onnx"

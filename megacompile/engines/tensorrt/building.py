@@ -20,9 +20,8 @@ from megacompile.engines.tensorrt.parsing import (
     strongly_typed,
 )
 from megacompile.errors import BackendError
-from megacompile.models import examples
-from megacompile.models.signature import Signature
-from megacompile.system.cache import default_root
+from megacompile.models import Signature, examples
+from megacompile.system import default_root
 
 WHICH = ("min", "typical", "max")
 # A build has thousands of steps, most of them over at once: one word a second is enough.

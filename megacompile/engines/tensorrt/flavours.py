@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from megacompile.errors import BackendError
-from megacompile.system.libraries import installed
+from megacompile.system import installed
 
 Name = Literal["tensorrt-rtx", "tensorrt"]
 

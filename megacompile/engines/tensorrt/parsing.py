@@ -9,7 +9,7 @@ from typing import Any
 
 from megacompile.errors import BackendError
 from megacompile.models import onnxfile
-from megacompile.plan.backends import Refusal
+from megacompile.plan import Refusal
 
 # Where the exporter of to-onnx notes the modules a node came from (torch.onnx, dynamo).
 SCOPES = "pkg.torch.onnx.name_scopes"

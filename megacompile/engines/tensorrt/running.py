@@ -12,10 +12,9 @@ from megacompile.engines.tensorrt import flavours
 from megacompile.engines.tensorrt.parsing import Log, clean
 from megacompile.engines.torchrunner import waited
 from megacompile.errors import BackendError
-from megacompile.models.signature import Signature
-from megacompile.models.tensors import Feeds, to_numpy, to_torch
-from megacompile.plan.backends import Runner
-from megacompile.system.gpus import local_archs
+from megacompile.models import Feeds, Signature, to_numpy, to_torch
+from megacompile.plan import Runner
+from megacompile.system import local_archs
 
 if TYPE_CHECKING:
     import torch

@@ -6,9 +6,9 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
-from megacompile.models.forms import Form
-from megacompile.plan.passes import Effect
-from megacompile.report.model import Step
+from megacompile.models import Form
+from megacompile.plan import Effect
+from megacompile.report import Step
 
 
 @dataclass

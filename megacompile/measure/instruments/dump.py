@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from megacompile.measure.instruments.base import StepRun
-from megacompile.system.cache import disk_error
+from megacompile.system import disk_error
 
 
 class Dump:

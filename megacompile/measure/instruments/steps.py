@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 
 from megacompile.errors import VerificationError
 from megacompile.measure.instruments.base import StepRun
-from megacompile.plan.passes import Effect
-from megacompile.report.model import StepError
-from megacompile.training.context import Origin
-from megacompile.training.form import Training
+from megacompile.plan import Effect
+from megacompile.report import StepError
+from megacompile.training import Origin, Training
 
 if TYPE_CHECKING:
     from megacompile.measure.training.comparison import Trace
@@ -66,7 +65,7 @@ class StepVerification:
         from megacompile.measure.training.comparison import check_finite, compare_traces
         from megacompile.measure.training.tracing import trace_form
         from megacompile.models.torchmodules import fingerprint
-        from megacompile.training.recipe import Recipe
+        from megacompile.training import Recipe
 
         choice = form.recipe.distribute
         dropout = choice is None or choice.processes == 1

@@ -8,10 +8,9 @@ from contextlib import contextmanager
 
 from megacompile.errors import MegacompileError, VerificationError
 from megacompile.measure.instruments.base import StepRun
-from megacompile.models.comparison import Comparison, InputSet, compare
-from megacompile.models.tensors import Feeds
-from megacompile.plan.passes import Effect
-from megacompile.report.model import ErrorRecord
+from megacompile.models import Comparison, Feeds, InputSet, compare
+from megacompile.plan import Effect
+from megacompile.report import ErrorRecord
 
 
 class Verification:

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 import torch
 
 from megacompile.errors import ModelError
-from megacompile.models.comparison import COSINE_OF
-from megacompile.plan.passes import Effect
-from megacompile.report.model import StepError
+from megacompile.models import COSINE_OF
+from megacompile.plan import Effect
+from megacompile.report import StepError
 from megacompile.training.loading import Batch
 from megacompile.training.step import TrainingStep
 

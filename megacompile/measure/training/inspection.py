@@ -9,17 +9,12 @@ from pathlib import Path
 import torch
 
 from megacompile.errors import DataError, ModelError
-from megacompile.models.forms import Eager
-from megacompile.models.tensors import torch_dtype
-from megacompile.spec.models import Spec
-from megacompile.spec.training import Train
-from megacompile.system import hooks
-from megacompile.system.cache import key_of
+from megacompile.models import Eager, torch_dtype
+from megacompile.spec import Spec, Train
+from megacompile.system import hooks, key_of
+from megacompile.training import Origin, Recipe, Training, hook_hashes
 from megacompile.training.batches import Batches
-from megacompile.training.context import Origin, hook_hashes
-from megacompile.training.form import Training
 from megacompile.training.loading import Batch
-from megacompile.training.recipe import Recipe
 from megacompile.training.ties import find_ties
 
 SHOWN = 5

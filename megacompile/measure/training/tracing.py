@@ -11,12 +11,10 @@ import torch
 
 from megacompile.measure.training.comparison import Trace, trace
 from megacompile.measure.training.crew import Crew
-from megacompile.models.signature import Signature
-from megacompile.spec.training import Train
-from megacompile.training import distribution
+from megacompile.models import Signature
+from megacompile.spec import Train
+from megacompile.training import Origin, Training, distribution
 from megacompile.training.batches import Batches
-from megacompile.training.context import Origin
-from megacompile.training.form import Training
 
 HANDLER = "megacompile.measure.training.tracing:tracer"
 

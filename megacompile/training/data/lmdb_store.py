@@ -22,11 +22,11 @@ from typing import Any
 import numpy as np
 
 from megacompile.errors import DataError, did_you_mean
-from megacompile.models.tensors import Array, numpy_dtype
+from megacompile.models import Array, numpy_dtype
 
 HEADER = b"megacompile"  # sorts behind all numbers
 FORMAT, VERSION = "megacompile-samples", 1
-FILE = "data.mdb"
+DATABASE = "data.mdb"
 DTYPES = (
     "bool",
     "int8",
@@ -176,7 +176,7 @@ class Database:
 
     def __init__(self, path: Path) -> None:
         lmdb = import_lmdb()
-        file = path / FILE
+        file = path / DATABASE
         try:
             self.process, self.inode = os.getpid(), file.stat().st_ino
             # Nobody writes to it: no lock is needed, so the folder may be read-only. Samples are
@@ -218,7 +218,9 @@ class Database:
     def usable(self, path: Path) -> bool:
         """Whether it is of this process and the file is still the one that was opened."""
         return (
-            self.open and self.process == os.getpid() and (path / FILE).stat().st_ino == self.inode
+            self.open
+            and self.process == os.getpid()
+            and (path / DATABASE).stat().st_ino == self.inode
         )
 
 
@@ -231,9 +233,9 @@ def open_database(path: Path) -> Database:
     Raises:
         DataError: nothing is there, or it is damaged.
     """
-    if not (path / FILE).is_file():
-        near = did_you_mean(path.name, [p.parent.name for p in path.parent.glob(f"*/{FILE}")])
-        got = "no such folder" if not path.exists() else f"no {FILE} in it"
+    if not (path / DATABASE).is_file():
+        near = did_you_mean(path.name, [p.parent.name for p in path.parent.glob(f"*/{DATABASE}")])
+        got = "no such folder" if not path.exists() else f"no {DATABASE} in it"
         raise DataError(
             what=f"no LMDB database '{path}'",
             where=str(path),

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from megacompile.errors import DataError
-from megacompile.models.tensors import Array
+from megacompile.models import Array
 from megacompile.training.data.lmdb_store import (
+    DATABASE,
     DTYPES,
-    FILE,
     HEADER,
     Entry,
     Header,
@@ -54,7 +54,7 @@ def write_lmdb(
         try:
             header = _fill(lmdb, samples, folder, told, map_bytes)
             if out.exists():
-                os.replace(folder / FILE, out / FILE)  # at once: readers keep the old file
+                os.replace(folder / DATABASE, out / DATABASE)  # at once: readers keep the old file
                 (out / "lock.mdb").unlink(missing_ok=True)
             else:
                 os.rename(folder, out)
@@ -92,11 +92,11 @@ def check_place(out: Path, overwrite: bool) -> None:
             remedy="choose another name, or replace it with --overwrite",
         )
     names = {p.name for p in out.iterdir()} if out.is_dir() else set()
-    if FILE not in names or names - {FILE, "lock.mdb"}:
+    if DATABASE not in names or names - {DATABASE, "lock.mdb"}:
         raise DataError(
             what=f"'{out}' is no LMDB database and is not overwritten",
             where=str(out),
-            expected=f"a folder that holds {FILE} and nothing else",
+            expected=f"a folder that holds {DATABASE} and nothing else",
             got=", ".join(sorted(names)[:5]) or "something else",
             remedy="choose another name",
         )
@@ -160,8 +160,8 @@ def _fill(
         size = pages * environment.stat()["psize"]
     finally:
         environment.close()
-    if (folder / FILE).stat().st_size < size:
-        os.truncate(folder / FILE, size)  # pages that were given back may never be written
+    if (folder / DATABASE).stat().st_size < size:
+        os.truncate(folder / DATABASE, size)  # pages that were given back may never be written
     return header
 
 

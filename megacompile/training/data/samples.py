@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from megacompile.errors import DataError, did_you_mean
-from megacompile.models.tensors import Array, to_numpy
+from megacompile.models import Array, to_numpy
 from megacompile.system import hooks
 
 STORED = ("npz", "lmdb", "arrays")

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from megacompile.errors import DataError, did_you_mean
-from megacompile.models.tensors import Array
+from megacompile.models import Array
 
 
 class Samples(Protocol):
@@ -91,7 +91,7 @@ def stamp(kind: str, path: Path) -> list[Any]:
 
 def _npz(path: Path) -> dict[str, Array]:
     """A zip archive can't be mapped: it is always in memory."""
-    from megacompile.models.tensors import load_arrays
+    from megacompile.models import load_arrays
 
     return load_arrays(path)
 

@@ -10,16 +10,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from megacompile.engines.compiled import CompiledModel
+from megacompile.engines import CompiledModel
 from megacompile.measure.evaluation import evaluate
 from megacompile.measure.instruments.memory import peak_mb, reset_peak
 from megacompile.measure.original import Original
-from megacompile.models.forms import Eager, quiet
-from megacompile.models.source import fingerprint, load_original
-from megacompile.plan.backends import Machine
-from megacompile.spec.load import load_spec_data
-from megacompile.system.process import Send
-from megacompile.training.form import Training
+from megacompile.models import Eager, fingerprint, load_original, quiet
+from megacompile.plan import Machine
+from megacompile.spec import load_spec_data
+from megacompile.system import Send
+from megacompile.training import Training
 
 if TYPE_CHECKING:
     from megacompile.training.batches import Batches
@@ -82,8 +81,7 @@ def serve(requests: Iterator[dict[str, Any]], send: Send) -> None:
 
 def _make(request: dict[str, Any], send: Send) -> _Trainer | _Crewed:
     """One step here, or a crew's if the stored recipe asks for several processes."""
-    from megacompile.training.files import read_record
-    from megacompile.training.recipe import Recipe
+    from megacompile.training import Recipe, read_record
 
     if request["folder"] is not None:
         recipe = Recipe.model_validate(read_record(Path(request["folder"]))["recipe"])
@@ -116,7 +114,7 @@ class _Crewed:
         self.crew = Crew(
             processes,
             request["machine"]["threads"],
-            "megacompile.measure.training.worker:in_crew",
+            "megacompile.measure.trainer:in_crew",
             request,
         )
         self.loaded = self.crew.ask({"operation": "load"})[0]
