@@ -25,10 +25,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from megacompile_passes.checkpoint import CheckpointBlocks
-from megacompile_passes.compress_activations import CompressActivations
-from megacompile_passes.distribute import Distribute
-from megacompile_passes.mixed_precision import MixedPrecision
+from megacompile_passes.training.checkpoint.blocks import CheckpointBlocks
+from megacompile_passes.training.compress_activations import CompressActivations
+from megacompile_passes.training.distribute import Distribute
+from megacompile_passes.training.mixed_precision import MixedPrecision
 
 from megacompile.measure.training.crew import Crew
 from megacompile.measure.training.tracing import turn_off_dropout

@@ -21,11 +21,11 @@ from typing import Any
 
 import yaml
 
+from megacompile.builder import main as builder
 from megacompile.builder.keys import FORM
-from megacompile.builder.main import main as builder
 from megacompile.builder.worker import build_candidate
 from megacompile.errors import MegacompileError
-from megacompile.measure.original import inspect
+from megacompile.measure.original import examine
 from megacompile.plan.planner import make_plan
 from megacompile.spec.load import load_spec_data
 from megacompile.system.cache import Cache
@@ -88,7 +88,7 @@ def size_of(data: dict[str, Any]) -> int:
         if chosen.unavailable is not None:
             raise MegacompileError(what=chosen.unavailable.reason)
         (work / "inspection").mkdir()
-        original = inspect(plan.spec, SPECS, work / "inspection")
+        original = examine(plan.spec, SPECS, work / "inspection")
         events: list[dict[str, Any]] = []
         request = {
             "spec": plan.spec.model_dump(mode="json", by_alias=True, exclude_unset=True),

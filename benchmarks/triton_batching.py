@@ -32,8 +32,8 @@ import minilm
 
 from megacompile.deploy.triton.export import export_triton
 from megacompile.engines.bundle import MANIFEST, seal
-from tests.serving.conftest import wait_ready
-from tests.serving.server import Server, missing
+from tests.deploy.triton.conftest import wait_ready
+from tests.deploy.triton.server import Server, missing
 
 NONE, AUTO = "none", "auto"
 SWEEP = {

@@ -26,8 +26,8 @@ import minilm
 
 import megacompile
 from megacompile.deploy.triton.export import export_triton
-from tests.serving.conftest import wait_ready
-from tests.serving.server import Server, missing
+from tests.deploy.triton.conftest import wait_ready
+from tests.deploy.triton.server import Server, missing
 
 UPDATE_SECONDS = 30.0
 TEXTS = 64

@@ -1,37 +1,41 @@
-"""The pass library: one pass per file. This table is all that the engine knows of it."""
+"""The pass library, in rooms by concern. This table is all that the engine knows of it."""
 
 PASSES: dict[str, tuple[str, ...]] = {
     "cast": (
-        "megacompile_passes.cast_exported:CastExported",
-        "megacompile_passes.cast_onnx:CastOnnx",
+        "megacompile_passes.precision.cast.exported:CastExported",
+        "megacompile_passes.precision.cast.onnx:CastOnnx",
     ),
-    "checkpoint": ("megacompile_passes.checkpoint:CheckpointBlocks",),
-    "compile": ("megacompile_passes.compile_step:CompileStep",),
-    "compress-activations": ("megacompile_passes.compress_activations:CompressActivations",),
-    "distribute": ("megacompile_passes.distribute:Distribute",),
-    "export": ("megacompile_passes.export:Export",),
+    "checkpoint": ("megacompile_passes.training.checkpoint.blocks:CheckpointBlocks",),
+    "compile": ("megacompile_passes.training.compile:CompileStep",),
+    "compress-activations": (
+        "megacompile_passes.training.compress_activations:CompressActivations",
+    ),
+    "distribute": ("megacompile_passes.training.distribute:Distribute",),
+    "export": ("megacompile_passes.convert.export:Export",),
     "fold-batchnorm": (
-        "megacompile_passes.fold_batchnorm_exported:FoldBatchNormExported",
-        "megacompile_passes.fold_batchnorm_onnx:FoldBatchNormOnnx",
-        "megacompile_passes.fold_batchnorm_scripted:FoldBatchNormScripted",
+        "megacompile_passes.graph.fold_batchnorm.exported:FoldBatchNormExported",
+        "megacompile_passes.graph.fold_batchnorm.onnx:FoldBatchNormOnnx",
+        "megacompile_passes.graph.fold_batchnorm.scripted:FoldBatchNormScripted",
     ),
-    "mixed-precision": ("megacompile_passes.mixed_precision:MixedPrecision",),
-    "offload-activations": ("megacompile_passes.offload_activations:OffloadActivations",),
+    "mixed-precision": ("megacompile_passes.training.mixed_precision:MixedPrecision",),
+    "offload-activations": ("megacompile_passes.training.offload_activations:OffloadActivations",),
     "quantize": (
-        "megacompile_passes.quantize_exported:QuantizeExported",
-        "megacompile_passes.quantize_onnx:QuantizeOnnx",
+        "megacompile_passes.precision.quantize.exported:QuantizeExported",
+        "megacompile_passes.precision.quantize.onnx:QuantizeOnnx",
     ),
     "recover": (
-        "megacompile_passes.recover_eager:RecoverEager",
-        "megacompile_passes.recover_quantized:RecoverQuantized",
+        "megacompile_passes.recover.eager:RecoverEager",
+        "megacompile_passes.recover.quantized:RecoverQuantized",
     ),
-    "script": ("megacompile_passes.script:Script",),
-    "share-parameters": ("megacompile_passes.share_parameters_eager:ShareParametersEager",),
+    "script": ("megacompile_passes.convert.script:Script",),
+    "share-parameters": (
+        "megacompile_passes.structure.share_parameters.eager:ShareParametersEager",
+    ),
     "simplify": (
-        "megacompile_passes.simplify_exported:SimplifyExported",
-        "megacompile_passes.simplify_onnx:SimplifyOnnx",
-        "megacompile_passes.simplify_scripted:SimplifyScripted",
+        "megacompile_passes.graph.simplify.exported:SimplifyExported",
+        "megacompile_passes.graph.simplify.onnx:SimplifyOnnx",
+        "megacompile_passes.graph.simplify.scripted:SimplifyScripted",
     ),
-    "to-onnx": ("megacompile_passes.to_onnx:ToOnnx",),
-    "training-step": ("megacompile_passes.training_step:TrainingStep",),
+    "to-onnx": ("megacompile_passes.convert.to_onnx:ToOnnx",),
+    "training-step": ("megacompile_passes.training.training_step:TrainingStep",),
 }

@@ -277,7 +277,7 @@ def test_c42_folding_does_not_blow_up(tmp_path: Path, size: int) -> None:
         helper.make_node("Add", ["X", "sum"], ["Y"]),
     ]
     if size == 30_000:  # never run: the graph is only simplified
-        from megacompile_passes.simplify_onnx import SimplifyOnnx
+        from megacompile_passes.graph.simplify.onnx import SimplifyOnnx
 
         from tests.passes.context import make_context
 

@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from megacompile.builder import main as builder
 from megacompile.builder.keys import FORM
-from megacompile.builder.main import main as builder
 from megacompile.builder.worker import build_candidate
 from megacompile.engines.bundle import here
 from megacompile.engines.compiled import CompiledModel
 from megacompile.errors import MegacompileError
-from megacompile.measure.original import Original, inspect
+from megacompile.measure.original import Original, examine
 from megacompile.models.source import load_original
 from megacompile.plan.backends import Machine
 from megacompile.plan.planner import make_plan
@@ -85,7 +85,7 @@ def build(folder: Path, data: dict[str, Any], files: Mapping[str, str] | None = 
     assert candidate.unavailable is None, candidate.unavailable
     cache, place = Cache(folder / "cache"), folder / "inspection"
     place.mkdir(exist_ok=True)
-    original = inspect(plan.spec, folder, place)
+    original = examine(plan.spec, folder, place)
     events: list[dict[str, Any]] = []
     build_candidate(
         _request(data, folder, machine, original, cache, candidate.name, candidate.variant),

@@ -9,11 +9,11 @@ import pytest
 import yaml
 
 from megacompile.deploy.triton.export import export_triton
+from tests.deploy.triton.bundles import write
+from tests.deploy.triton.conftest import wait_ready
+from tests.deploy.triton.server import Server, missing
+from tests.deploy.triton.test_server import ask
 from tests.field import world
-from tests.serving.bundles import write
-from tests.serving.conftest import wait_ready
-from tests.serving.server import Server, missing
-from tests.serving.test_server import ask
 from tests.specs.conftest import SPECS, load_hooks, runner
 
 TEXTS = [

@@ -11,7 +11,7 @@ import torch
 
 import megacompile
 from megacompile.training.step import TrainingStep
-from tests.build.training_world import build, spec_of
+from tests.builder.training_world import build, spec_of
 from tests.training.toy import digits
 
 pytest.importorskip("sklearn")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from megacompile_passes.distribute import Distribute
+from megacompile_passes.training.distribute import Distribute
 
 from megacompile.measure.training.crew import Crew
 from tests.training.toy import make_context, make_form
