@@ -7,7 +7,7 @@ BIN = $(VENV)/bin
 INPUTS = pyproject.toml specs/requirements.txt tests/requirements.txt
 PIP = $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: quickstart test test-fast lint clean
+.PHONY: quickstart test test-fast lint house clean
 
 quickstart: $(VENV)/.installed
 	$(BIN)/megacompile build specs/minilm.yaml
@@ -23,7 +23,11 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python .ci/house.py --check
 	$(BIN)/megacompile plan specs/*.yaml > /dev/null
+
+house: $(VENV)/.installed-dev
+	$(BIN)/python .ci/house.py
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)

@@ -14,7 +14,7 @@ from megacompile.models.signature import Signature, bind
 from megacompile.models.structure import rename, take_apart
 from megacompile.models.tensors import Feeds, as_float64, to_numpy
 from megacompile.models.torchmodules import copy_module
-from megacompile.spec.models import ConstantInput, Dim, TensorInput
+from megacompile.spec.inputs import ConstantInput, Dim, TensorInput
 from tests.passes.context import example
 
 

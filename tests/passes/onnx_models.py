@@ -14,7 +14,7 @@ from onnx import helper, numpy_helper
 from megacompile.models.forms import Onnx
 from megacompile.models.signature import Signature
 from megacompile.models.tensors import Array, Feeds
-from megacompile.spec.models import Dim, TensorInput
+from megacompile.spec.inputs import Dim, TensorInput
 
 Shapes = dict[str, tuple[Sequence[str | int], str]]
 

@@ -1,0 +1,1 @@
+"""Passes from one form to the next: eager to exported or TorchScript, exported to ONNX."""

@@ -5,27 +5,17 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-import numpy as np
-
-from megacompile.errors import MegacompileError, ModelError, PassError
-from megacompile.models import Eager, Feeds, Scripted, as_float64, quiet, to_torch
+from megacompile.errors import MegacompileError, ModelError
+from megacompile.models import Eager, Feeds, Scripted, quiet
 from megacompile.plan import Effect, Fact, Pass, PassContext, Result, Sites
-from megacompile_passes.modules.tracing import (
-    changed_buffers,
-    first_line,
-    isolated,
-    refuse_mutation,
-    resized,
-    second_sizes,
-    trace_sizes,
-    user_frame,
-)
+from megacompile_passes.convert.script_checks import Method, verify
+from megacompile_passes.convert.script_source import compile_source
+from megacompile_passes.messages import first_line, user_frame
+from megacompile_passes.modules.isolation import changed_buffers, isolated, refuse_mutation
+from megacompile_passes.programs.trace_inputs import leaves_of, resized, second_sizes, trace_sizes
 
 if TYPE_CHECKING:
     import torch
-
-Method = Literal["trace", "script"]
-CLOSE = {"rtol": 1e-3, "atol": 1e-4}
 
 
 class Script(Pass[Eager, Scripted]):
@@ -54,9 +44,7 @@ class Script(Pass[Eager, Scripted]):
             checks.append((second, changed_buffers(model, second)[1]))
 
         # Compiled source keeps branches on values and sizes, which a trace loses: it goes first.
-        methods: tuple[Method, ...] = (
-            ("script", "trace") if self.method == "auto" else (self.method,)
-        )
+        methods: list[Method] = ["script", "trace"] if self.method == "auto" else [self.method]
         failures: list[MegacompileError] = []
         for method in methods:
             try:
@@ -83,7 +71,7 @@ class Script(Pass[Eager, Scripted]):
         if self.freeze:
             module = _frozen(module)
         scripted = Scripted(module, model.signature)
-        _verify(scripted, checks, method, warned)
+        verify(scripted, checks, method, warned)
         sites = Sites("module")
         sites.change()
         notes = [{"script": "compiled from source", "trace": "traced"}[method]]
@@ -97,11 +85,9 @@ def _make(method: Method, model: Eager, feeds: Feeds) -> tuple[torch.jit.ScriptM
     import torch
 
     own = isolated(model)
-    leaves = tuple(to_torch(feeds[name]) for name in model.signature.tensors)
     if method == "script":
-        from megacompile_passes.convert.scripting import compile_source
-
         return compile_source(own), []
+    leaves = leaves_of(model.signature, feeds)
     try:
         with quiet(), torch.no_grad(), warnings.catch_warnings(record=True) as seen:
             warnings.simplefilter("always")
@@ -114,10 +100,8 @@ def _make(method: Method, model: Eager, feeds: Feeds) -> tuple[torch.jit.ScriptM
             where=user_frame(error),
             cause=first_line(error),
         ) from error
-    warned = [
-        str(w.message).splitlines()[0] for w in seen if w.category.__name__ == "TracerWarning"
-    ]
-    return traced, warned
+    warned = [w for w in seen if w.category.__name__ == "TracerWarning"]
+    return traced, [str(w.message).splitlines()[0] for w in warned]
 
 
 def _frozen(module: torch.jit.ScriptModule) -> torch.jit.ScriptModule:
@@ -128,43 +112,3 @@ def _frozen(module: torch.jit.ScriptModule) -> torch.jit.ScriptModule:
     with quiet():
         # No numeric optimizations: `simplify` and `fold-batchnorm` do them, and say so.
         return torch.jit.freeze(module.eval(), optimize_numerics=False)
-
-
-def _verify(
-    scripted: Scripted, checks: list[tuple[Feeds, Feeds]], method: Method, warned: list[str]
-) -> None:
-    if warned and len(checks) == 1 and any(not d.fixed for d in scripted.signature.dims.values()):
-        raise ModelError(
-            what="the tracer warns, and there is no second shape to try", cause=warned[0]
-        )
-    for feeds, expected in checks:
-        sizes = scripted.signature.sizes_of(feeds)
-        text = ", ".join(f"{k}={v}" for k, v in sizes.items()) or "fixed sizes"
-        try:
-            # Twice: the first run profiles, the second takes the optimized graph.
-            got = [scripted.run(feeds), scripted.run(feeds)][-1]
-        except Exception as error:
-            raise PassError(
-                what=f"TorchScript (by {method}) fails at {text}",
-                cause=first_line(error),
-                remedy=REMEDY[method],
-            ) from error
-        for name, value in expected.items():
-            same = got[name].shape == value.shape and np.allclose(
-                as_float64(got[name]), as_float64(value), equal_nan=True, **CLOSE
-            )
-            if not same:
-                raise PassError(
-                    what=f"output '{name}' of TorchScript (by {method}) is wrong at {text}",
-                    cause=warned[0] if warned else None,
-                    expected=f"shape {list(value.shape)}",
-                    got=f"shape {list(got[name].shape)}",
-                    remedy=REMEDY[method],
-                )
-
-
-REMEDY: dict[Method, str] = {
-    "trace": "write sizes as x.shape[i] without int(), branches as torch.where; or use "
-    "method: script",
-    "script": "use method: trace",
-}

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from megacompile.errors import PassError
 from megacompile.plan import select
-from megacompile_passes.modules.wiring import correspondence, difference, fingerprint, held_tensors
+from megacompile_passes.modules.isomorphism import correspondence, difference, fingerprint
+from megacompile_passes.modules.wiring import held_tensors
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -96,11 +97,8 @@ def named_groups(module: torch.nn.Module, groups: Sequence[Sequence[str]]) -> li
     for number, group in enumerate(groups):
         chosen = select(group, names, f"groups[{number}]")
         # `layers.*` matches what lies inside the layers too: the outermost are meant.
-        outer = [
-            n
-            for n in names
-            if n in chosen and not any(n.startswith(f"{other}.") for other in chosen)
-        ]
+        inner = {n for n in names for other in chosen if n.startswith(f"{other}.")}
+        outer = [n for n in names if n in chosen and n not in inner]
         if len(outer) < 2:
             raise PassError(
                 what="a group of one block shares nothing",

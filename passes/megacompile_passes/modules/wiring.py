@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -41,9 +40,7 @@ def record_wiring(module: torch.nn.Module, call: Callable[[], Any]) -> dict[str,
     alive: list[Any] = []  # an id says who a tensor is only as long as it lives
 
     class Recorder(TorchDispatchMode):
-        def __torch_dispatch__(
-            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-        ) -> Any:
+        def __torch_dispatch__(self, func: Any, _: Any, args: Any = (), kwargs: Any = None) -> Any:
             result = func(*args, **(kwargs or {}))
             alive.append((args, kwargs, result))
             for one in running:
@@ -86,68 +83,9 @@ def held_tensors(module: torch.nn.Module) -> Wiring:
     held += [("parameter", *one) for one in module.named_parameters()]
     held += [("buffer", *one) for one in module.named_buffers()]
     for kind, name, tensor in held:
-        graph.add_node(
-            name,
-            id=id(tensor),
-            kind=kind,
-            name=name,
-            label=f"{kind} {tuple(tensor.shape)} {tensor.dtype}",
-        )
+        label = f"{kind} {tuple(tensor.shape)} {tensor.dtype}"
+        graph.add_node(name, id=id(tensor), kind=kind, name=name, label=label)
     return graph
-
-
-def correspondence(first: Wiring, second: Wiring) -> dict[str, str] | None:
-    """Parameters of the first graph -> their counterparts in the second; None if the graphs are
-    not isomorphic.
-
-    Equal names are tried first: a symmetric graph has several isomorphisms, and modules of one
-    class mean the one that keeps their names.
-    """
-    import networkx as nx
-    from networkx.algorithms.isomorphism import DiGraphMatcher, categorical_edge_match
-
-    if nx.faster_could_be_isomorphic(first, second) is False:
-        return None
-    edges = categorical_edge_match("position", None)
-
-    def by_name(a: dict[str, Any], b: dict[str, Any]) -> bool:
-        return bool(a["label"] == b["label"] and a.get("name") == b.get("name"))
-
-    def by_label(a: dict[str, Any], b: dict[str, Any]) -> bool:
-        return bool(a["label"] == b["label"])
-
-    for nodes in (by_name, by_label):
-        matcher = DiGraphMatcher(first, second, node_match=nodes, edge_match=edges)
-        if matcher.is_isomorphic():
-            return {
-                a: b for a, b in matcher.mapping.items() if first.nodes[a]["kind"] == "parameter"
-            }
-    return None
-
-
-def fingerprint(graph: Wiring) -> str:
-    """Equal for isomorphic graphs; almost never equal for others (Weisfeiler and Leman, 1968)."""
-    import networkx as nx
-
-    with warnings.catch_warnings():
-        # Hashes changed between two releases of networkx; none outlives this run.
-        warnings.filterwarnings("ignore", message="The hashes produced for", category=UserWarning)
-        text: str = nx.weisfeiler_lehman_graph_hash(graph, node_attr="label", edge_attr="position")
-    return text
-
-
-def difference(first: Wiring, second: Wiring) -> str:
-    """Why two graphs are no isomorphic ones, in words."""
-    from collections import Counter
-
-    def labels(graph: Wiring) -> Counter[str]:
-        return Counter(data["label"] for _, data in graph.nodes(data=True))
-
-    one, other = labels(first), labels(second)
-    only = [*(one - other), *(other - one)]
-    if not only:
-        return "the same operators and parameters, wired in another way"
-    return "only one of them has " + ", ".join(sorted(set(only))[:3])
 
 
 def _empty() -> Wiring:
@@ -167,9 +105,8 @@ def _add(call: _Call, name: str, args: Any, kwargs: Mapping[str, Any], result: A
             continue
         if id(value) not in made:
             outside = f"outside {len(made)}"
-            graph.add_node(
-                outside, kind="outside", label=f"outside {tuple(value.shape)} {value.dtype}"
-            )
+            label = f"outside {tuple(value.shape)} {value.dtype}"
+            graph.add_node(outside, kind="outside", label=label)
             made[id(value)] = (outside, 0)
         source, output = made[id(value)]
         # x + x: one tensor may be several arguments.

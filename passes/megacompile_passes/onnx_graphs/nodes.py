@@ -1,20 +1,16 @@
-"""What passes on ONNX graphs share: names for all nodes, selectors, where a value comes from."""
+"""Nodes of an ONNX graph: names for all of them, selectors, attributes, the opset they need."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-import numpy as np
 import onnx
-from onnx import numpy_helper
 
 from megacompile.errors import PassError
-from megacompile.models import Array, onnxfile
+from megacompile.models import onnxfile
 from megacompile.plan import select
-
-# Operators that hand a tensor on with the same numbers in another order or shape.
-VIEWS = {"Transpose", "Reshape", "Identity", "Squeeze", "Unsqueeze", "Flatten"}
+from megacompile_passes.messages import first_line
 
 
 def name_nodes(model: onnx.ModelProto) -> None:
@@ -65,52 +61,33 @@ def upgrade_opset(model: onnx.ModelProto, minimum: int) -> tuple[onnx.ModelProto
     return upgraded, f"opset {version} was raised to {minimum}"
 
 
-def producers(graph: Any) -> dict[str, onnx.NodeProto]:
-    """The node that makes each value of a graph."""
-    return {name: node for node in graph.node for name in node.output}
-
-
-def consumers(model: onnx.ModelProto) -> dict[str, list[onnx.NodeProto]]:
-    """The nodes, of all graphs, that read each name."""
-    found: dict[str, list[onnx.NodeProto]] = {}
-    for node in onnxfile.all_nodes(model):
-        for name in node.input:
-            if name:
-                found.setdefault(name, []).append(node)
-    return found
-
-
-def origin(name: str, makers: dict[str, onnx.NodeProto]) -> str:
-    """The name a value has before views of it were taken."""
-    while name in makers and makers[name].op_type in VIEWS:
-        name = makers[name].input[0]
-    return name
-
-
-def constants(model: onnx.ModelProto) -> dict[str, onnx.TensorProto]:
-    """Initializers and Constant nodes' tensors of all graphs by the name that nodes read."""
-    found: dict[str, onnx.TensorProto] = {}
-    for graph in onnxfile.all_graphs(model):
-        found.update((t.name, t) for t in getattr(graph, "initializer", ()))
-        for node in graph.node:
-            if node.op_type == "Constant":
-                found.update((node.output[0], a.t) for a in node.attribute if a.name == "value")
-    return found
-
-
-def values(tensor: onnx.TensorProto) -> Array:
-    return np.asarray(numpy_helper.to_array(tensor))
-
-
 def attribute(node: onnx.NodeProto, name: str, default: Any = None) -> Any:
+    """The value of a node's attribute, or the default if it has none of that name."""
     for one in node.attribute:
         if one.name == name:
             return onnx.helper.get_attribute_value(one)
     return default
 
 
-def first_line(error: BaseException) -> str:
-    return next((line for line in str(error).splitlines() if line.strip()), repr(error))
+def nested_nodes(graph: Any) -> Iterator[onnx.NodeProto]:
+    """Nodes of a graph and of the bodies inside it."""
+    for node in graph.node:
+        yield node
+        for body in _bodies(node):
+            yield from nested_nodes(body)
+
+
+def nested_graphs(graph: Any) -> Iterator[Any]:
+    """A graph and the bodies inside it."""
+    yield graph
+    for node in graph.node:
+        for body in _bodies(node):
+            yield from nested_graphs(body)
+
+
+def _bodies(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+    for one in node.attribute:
+        yield from [one.g] if one.type == onnx.AttributeProto.GRAPH else one.graphs
 
 
 def blamed(model: onnx.ModelProto, error: BaseException) -> str | None:

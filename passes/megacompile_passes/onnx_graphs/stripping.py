@@ -7,25 +7,16 @@ graph input with its dtype and shape, and an initializer again afterwards.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
 
 import onnx
-from onnx import external_data_helper, helper
+from onnx import helper
 
 from megacompile.models import onnxfile
-
-COPY_BYTES = 1 << 24
-PAGED_BYTES = 1 << 20
-
-
-def tensor_bytes(tensor: onnx.TensorProto) -> int:
-    """Bytes of a tensor's values, wherever they are stored."""
-    size = helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
-    return math.prod(tensor.dims) * size
+from megacompile_passes.onnx_graphs.dataflow import used_names
+from megacompile_passes.onnx_graphs.fields import keep_only, replace
+from megacompile_passes.onnx_graphs.streaming import tensor_bytes
 
 
 def overridable(model: onnx.ModelProto) -> list[str]:
@@ -83,57 +74,6 @@ def put_back(model: onnx.ModelProto, taken: Stripped) -> None:
             model.graph.initializer.append(tensor)
 
 
-def used_names(model: onnx.ModelProto) -> set[str]:
-    """Names that some node of some graph reads, or that a graph gives out."""
-    used = {name for node in onnxfile.all_nodes(model) for name in node.input}
-    for graph in onnxfile.all_graphs(model):
-        used.update(getattr(value, "name", value) for value in graph.output)
-    return used
-
-
-def write_streamed(model: onnx.ModelProto, source_folder: Path, path: Path) -> None:
-    """Write a model whose tensors may still lie in data files of `source_folder`.
-
-    Values go from file to file in pieces, never through one message.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    location = path.name + onnxfile.DATA_SUFFIX
-    used = False
-    with open(path.with_name(location), "wb") as stream:
-        for tensor in onnxfile.all_tensors(model):
-            external = tensor.data_location == onnx.TensorProto.EXTERNAL
-            if not external and len(tensor.raw_data) < onnxfile.EXTERNAL_BYTES:
-                continue
-            used = True
-            # Readers map data files into memory: large tensors start at a page.
-            alignment = 4096 if tensor_bytes(tensor) >= PAGED_BYTES else 64
-            offset = stream.seek(-(-stream.tell() // alignment) * alignment)
-            if external:
-                info = external_data_helper.ExternalDataInfo(tensor)
-                length = info.length or tensor_bytes(tensor)
-                _copy_bytes(source_folder / info.location, info.offset or 0, length, stream)
-            else:
-                length = stream.write(tensor.raw_data)
-            # onnx's own setter wants the values in memory; a placeholder satisfies it.
-            tensor.raw_data = b""
-            external_data_helper.set_external_data(tensor, location, offset, length)
-            tensor.ClearField("raw_data")
-    if not used:
-        path.with_name(location).unlink()
-    path.write_bytes(model.SerializeToString())
-
-
-def _copy_bytes(source: Path, offset: int, length: int, target: object) -> None:
-    with open(source, "rb") as stream:
-        stream.seek(offset)
-        while length > 0:
-            piece = stream.read(min(length, COPY_BYTES))
-            if not piece:
-                raise EOFError(f"{source} ends {length} bytes early")
-            target.write(piece)  # type: ignore[attr-defined]
-            length -= len(piece)
-
-
 def lift_constants(graph: onnx.GraphProto, wanted: Callable[[onnx.TensorProto], bool]) -> None:
     """Wanted values of Constant nodes become initializers of the same name."""
     nodes = []
@@ -157,24 +97,8 @@ def skeleton(model: onnx.ModelProto) -> onnx.ModelProto:
         getattr(copy.graph, name).extend(getattr(model.graph, name))
     copy.graph.name = model.graph.name
     for tensor in model.graph.initializer:
-        small = tensor_bytes(tensor) <= onnxfile.EXTERNAL_BYTES
-        copy.graph.initializer.append(
-            tensor
-            if small
-            else onnx.TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
-        )
+        kept = tensor
+        if tensor_bytes(tensor) > onnxfile.EXTERNAL_BYTES:
+            kept = onnx.TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
+        copy.graph.initializer.append(kept)
     return copy
-
-
-def keep_only(field_: Any, wanted: Callable[[Any], bool]) -> None:
-    """Drop elements of a repeated field; the others are neither copied nor moved in memory."""
-    for index in reversed(range(len(field_))):
-        if not wanted(field_[index]):
-            del field_[index]
-
-
-def replace(field_: object, values: Iterable[object]) -> None:
-    """Set a repeated protobuf field; its old elements stay valid as long as someone has them."""
-    values = list(values)
-    del field_[:]  # type: ignore[attr-defined]
-    field_.extend(values)  # type: ignore[attr-defined]

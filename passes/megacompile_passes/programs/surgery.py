@@ -35,6 +35,7 @@ def held(program: ExportedProgram) -> dict[str, str]:
 
 
 def tensor_of(program: ExportedProgram, name: str) -> torch.Tensor:
+    """The value of a parameter, buffer or constant by its name."""
     value = program.state_dict.get(name, program.constants.get(name))
     assert value is not None
     return value
@@ -53,13 +54,13 @@ def rebuild(
     from torch.export import ExportedProgram
     from torch.export.graph_signature import InputKind
 
+    weights = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
     used = {n.name for n in graph.nodes if n.op == "placeholder" and n.users}
     signature = copy.deepcopy(program.graph_signature)
     keep = [
-        s
-        for s in signature.input_specs
-        if s.kind not in (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
-        or getattr(s.arg, "name", None) in used
+        spec
+        for spec in signature.input_specs
+        if spec.kind not in weights or getattr(spec.arg, "name", None) in used
     ]
     kept_names = {getattr(s.arg, "name", None) for s in keep}
     for node in list(graph.nodes):
@@ -73,11 +74,10 @@ def rebuild(
     targets = {s.target for s in keep if s.target is not None}
     replaced = tensors or {}
     state = {k: _like(replaced.get(k, v), v) for k, v in program.state_dict.items() if k in targets}
-    constants = {
-        k: replaced.get(k, v)
-        for k, v in program.constants.items()
-        if k in targets or not isinstance(v, torch.Tensor)
-    }
+    constants = {k: replaced.get(k, v) for k, v in program.constants.items()}
+    for name, value in program.constants.items():
+        if name not in targets and isinstance(value, torch.Tensor):
+            del constants[name]
     graph.lint()
     module = torch.fx.GraphModule(program.graph_module, graph)
     return ExportedProgram(
@@ -99,44 +99,3 @@ def _like(value: torch.Tensor, before: torch.Tensor) -> torch.Tensor:
     if isinstance(before, torch.nn.Parameter) and not isinstance(value, torch.nn.Parameter):
         return torch.nn.Parameter(value, requires_grad=False)
     return value
-
-
-def module_path(node: torch.fx.Node) -> str:
-    """The path in the user's model of the innermost module that a node came from."""
-    stack = list((node.meta.get("nn_module_stack") or {}).values())
-    if not stack:
-        return ""
-    path = str(stack[-1][0])
-    return path.split("module.", 1)[-1] if "module" in path else path
-
-
-def operator_name(node: torch.fx.Node) -> str:
-    """`linear` for aten.linear.default, in-place variants included."""
-    packet = getattr(node.target, "overloadpacket", None)
-    name = str(packet or getattr(node.target, "__name__", node.target)).rsplit(".", 1)[-1]
-    return name.rstrip("_") or name
-
-
-def labels(node: torch.fx.Node) -> list[str]:
-    """All that a selector may call a node by: its name, operator, and modules it lies in."""
-    found = [node.name, operator_name(node)]
-    for path, _ in (node.meta.get("nn_module_stack") or {}).values():
-        text = str(path)
-        if "module." in text:
-            found.append(text.split("module.", 1)[1])
-    return found
-
-
-def selected(
-    nodes: list[torch.fx.Node], selectors: list[str], option: str
-) -> dict[torch.fx.Node, str]:
-    """The nodes that selectors name, each with the label that matched.
-
-    Raises:
-        PassError: a selector matches nothing.
-    """
-    from megacompile.plan import select
-
-    names = list(dict.fromkeys(label for node in nodes for label in labels(node)))
-    chosen = select(selectors, names, option)
-    return {n: label for n in nodes for label in labels(n) if label in chosen}

@@ -1,0 +1,1 @@
+"""`recover`: training until the answers are right again, in float32 or with rounded values."""

@@ -11,8 +11,9 @@ from torch import nn
 
 from megacompile.errors import PassError
 from megacompile.plan import select
-from megacompile_passes.recover.options import Clipping
-from megacompile_passes.recover.teaching import EagerAnswers, first_tensor
+from megacompile_passes.recover.hidden_states import first_tensor
+from megacompile_passes.recover.option_groups import Clipping
+from megacompile_passes.recover.students import Batch, EagerAnswers
 
 SAMPLED = 1_000_000  # values of one module that a percentile is taken over
 
@@ -28,7 +29,7 @@ class Clamp:
 
 
 def clamp_outputs(
-    student: EagerAnswers, choice: Clipping, batches: Iterable[Mapping[str, torch.Tensor]]
+    student: EagerAnswers, choice: Clipping, batches: Iterable[Batch]
 ) -> dict[str, float]:
     """Hang a clamp on every module that `choice` names; the limit of each.
 
@@ -37,18 +38,16 @@ def clamp_outputs(
     """
     named = {name: one for name, one in student.module.named_modules() if name}
     chosen = sorted(select(choice.modules, list(named), "clip_activations.modules"))
-    limits = _limits(student, chosen, choice, batches)
+    limits = _limits(_recorded(student, chosen, batches), choice)
     for name in chosen:
         named[name].register_forward_hook(Clamp(limits[name]))
     return limits
 
 
-def _limits(
-    student: EagerAnswers,
-    chosen: list[str],
-    choice: Clipping,
-    batches: Iterable[Mapping[str, torch.Tensor]],
-) -> dict[str, float]:
+def _recorded(
+    student: EagerAnswers, chosen: list[str], batches: Iterable[Batch]
+) -> dict[str, list[torch.Tensor]]:
+    """Absolute values of the modules' outputs."""
     values: dict[str, list[torch.Tensor]] = {name: [] for name in chosen}
 
     def keeping(name: str) -> Any:
@@ -80,8 +79,12 @@ def _limits(
             what=f"'{silent[0]}' of `clip_activations` is never called with floating outputs",
             remedy="name another module",
         )
+    return values
+
+
+def _limits(values: Mapping[str, list[torch.Tensor]], choice: Clipping) -> dict[str, float]:
     if choice.limit is not None:
-        return dict.fromkeys(chosen, choice.limit)
+        return dict.fromkeys(values, choice.limit)
     assert choice.percentile is not None
     limits = {name: _percentile(found, choice.percentile) for name, found in values.items()}
     flat = [name for name, limit in limits.items() if limit <= 0]

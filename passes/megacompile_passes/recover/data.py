@@ -1,44 +1,51 @@
-"""What a recovery trains on: samples held out of it, and random entries replaced."""
+"""The samples of a recovery: those it trains on, those held out, and the first batches."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 
-from megacompile.errors import DataError, did_you_mean
-from megacompile.training.samples import Samples
-from megacompile_passes.recover.options import Masking, Recover
+from megacompile.errors import DataError
+from megacompile.plan import PassContext
+from megacompile.training.samples import Sampler, Samples, open_samples
+from megacompile_passes.recover.options import Recover
 
+FIRST_BATCHES = 8  # what limits and ranges are taken from
 HELD_OUT_MOST = 256  # samples: more would take longer than it tells
 
 
-def masked(
-    batch: Mapping[str, torch.Tensor], choice: Masking, generator: torch.Generator
-) -> dict[str, torch.Tensor]:
-    """A batch with random entries of one input replaced.
+def open_data(options: Recover[Any, Any], ctx: PassContext) -> Samples:
+    """The samples to learn from.
 
     Raises:
-        DataError: no such entry.
+        SpecError, DataError: they can't be found or read.
     """
-    if choice.input not in batch:
-        raise DataError(
-            what=f"`masking.input` names '{choice.input}', which no batch has",
-            got=", ".join(batch),
-            remedy=did_you_mean(choice.input, batch),
-        )
-    tensor = batch[choice.input]
-    chosen = torch.rand(tensor.shape, generator=generator).to(tensor.device) < choice.share
-    for value in choice.keep:
-        chosen &= tensor != value
-    return {
-        **batch,
-        choice.input: torch.where(
-            chosen, torch.as_tensor(choice.value, dtype=tensor.dtype, device=tensor.device), tensor
-        ),
-    }
+    reference = options.batches
+    if reference is None:
+        reference = ctx.needs_training(options.name).train.batches
+    ctx.progress("reading the samples")
+    return open_samples(
+        reference, ctx.base, options.samples, "recover's batches", options.sampling == "pieces"
+    )
+
+
+def first_batches(
+    options: Recover[Any, Any], samples: Samples, seed: int
+) -> Iterator[dict[str, torch.Tensor]]:
+    """A few shuffled batches to take ranges from."""
+    sampler = Sampler(samples.groups, batch_size_of(options, samples), seed)
+    for _ in itertools.repeat(None, min(FIRST_BATCHES, sampler.batches_per_epoch)):
+        yield samples.take(sampler.next()[0])
+
+
+def batch_size_of(options: Recover[Any, Any], samples: Samples) -> int:
+    """Samples of one piece, at most."""
+    if options.sampling == "pieces":
+        return max(len(group) for group in samples.groups)
+    return options.batch_size
 
 
 def divided(
@@ -79,3 +86,8 @@ def _divided_pieces(
         [group for at, group in enumerate(samples.groups) if at not in held],
         [group for at, group in enumerate(samples.groups) if at in held],
     )
+
+
+def pieces_of(groups: Sequence[list[int]], size: int) -> list[list[int]]:
+    """Groups of numbers in batches of at most that size."""
+    return [group[at : at + size] for group in groups for at in range(0, len(group), size)]

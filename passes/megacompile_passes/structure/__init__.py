@@ -1,0 +1,1 @@
+"""Passes that change which parameters a module has."""

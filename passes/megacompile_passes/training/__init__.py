@@ -1,0 +1,1 @@
+"""Passes that edit a training step: its memory, its precision, its compiler, its processes."""

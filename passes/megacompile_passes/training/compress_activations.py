@@ -46,10 +46,8 @@ class CompressActivations(Pass[Training, Training]):
             bits=self.bits, block_size=self.block_size, minimum_elements=self.minimum_elements
         )
         batch = next(training.batches())
-        before, step = (
-            training.step(model),
-            training.step(model, model.recipe.edited(compression=choice)),
-        )
+        before = training.step(model)
+        step = training.step(model, model.recipe.edited(compression=choice))
         packed, kept = count_saved(before, batch, choice)
         sites = Sites("saved tensor", packed + sum(kept.values()), packed)
         sites.skipped = [(f"{count} tensors", reason) for reason, count in kept.items()]

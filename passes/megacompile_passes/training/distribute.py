@@ -12,6 +12,7 @@ from megacompile.training import Distribute as Choice
 from megacompile.training import Training, TrainingContext
 
 SHARE = 0.9  # of a process's memory that a step may plan with
+NEEDED = ("parameters", "gradients", "optimizer", "activations")  # what has to fit into it
 
 
 class Distribute(Pass[Training, Training]):
@@ -61,23 +62,12 @@ class Distribute(Pass[Training, Training]):
                 got=f"batch_size {train.batch_size}",
                 remedy="choose a batch_size that is one",
             )
-        batch_norm = [
-            n for n, m in model.module.named_modules() if type(m).__name__.startswith("BatchNorm")
-        ]
-        if batch_norm:
-            raise PassError(
-                what=f"'{batch_norm[0]}' normalizes over the batch, and every process "
-                "would see a part of it",
-                expected="layers that treat samples alone",
-                got=f"{len(batch_norm)} batch normalizations",
-                remedy="use LayerNorm or GroupNorm, or SyncBatchNorm in the model",
-            )
+        _refuse_batch_norm(model)
         reckoning = self._reckon(model, training)
-        need = sum(
-            reckoning[part] for part in ("parameters", "gradients", "optimizer", "activations")
-        )
-        fits = need <= SHARE * reckoning["available"]
-        strategy = self.strategy if self.strategy != "auto" else "ddp" if fits else "fsdp"
+        strategy = self.strategy
+        if strategy == "auto":
+            need = sum(reckoning[part] for part in NEEDED)
+            strategy = "ddp" if need <= SHARE * reckoning["available"] else "fsdp"
         blocks = self._blocks(model) if strategy == "fsdp" else []
         choice = Choice(
             strategy=strategy, processes=self.processes, blocks=tuple(blocks), reckoning=reckoning
@@ -129,17 +119,24 @@ class Distribute(Pass[Training, Training]):
         return [] if _tie_inside(model, blocks) else blocks
 
 
+def _refuse_batch_norm(model: Training) -> None:
+    modules = model.module.named_modules()
+    found = [n for n, m in modules if type(m).__name__.startswith("BatchNorm")]
+    if found:
+        raise PassError(
+            what=f"'{found[0]}' normalizes over the batch, and every process "
+            "would see a part of it",
+            expected="layers that treat samples alone",
+            got=f"{len(found)} batch normalizations",
+            remedy="use LayerNorm or GroupNorm, or SyncBatchNorm in the model",
+        )
+
+
 def _tie_inside(model: Training, blocks: list[str]) -> str | None:
     """A shared parameter that lies in one of the blocks."""
-    return next(
-        (
-            name
-            for group in model.recipe.ties
-            for name in group
-            if any(name.startswith(f"{block}.") for block in blocks)
-        ),
-        None,
-    )
+    prefixes = tuple(f"{block}." for block in blocks)
+    shared = (name for group in model.recipe.ties for name in group)
+    return next((name for name in shared if name.startswith(prefixes)), None)
 
 
 def _memory(training: TrainingContext, processes: int) -> float:

@@ -50,8 +50,7 @@ class MixedPrecision(Pass[Training, Training]):
         if not self.minimum_scale <= self.initial_scale <= self.maximum_scale:
             raise ValueError(
                 "minimum_scale <= initial_scale <= maximum_scale is needed; got "
-                f"{self.minimum_scale:g}, {self.initial_scale:g}, "
-                f"{self.maximum_scale:g}"
+                f"{self.minimum_scale:g}, {self.initial_scale:g}, {self.maximum_scale:g}"
             )
         return self
 

@@ -44,8 +44,5 @@ class TrainingStep(Pass[Eager, Training]):
             )
         ties = find_ties(own.module)
         notes = [f"{len(group)} parameters share one storage: {group[0]}" for group in ties]
-        return Result(
-            Training(own.module, model.signature, model.binding, Recipe(ties=ties), origin),
-            sites,
-            notes,
-        )
+        made = Training(own.module, model.signature, model.binding, Recipe(ties=ties), origin)
+        return Result(made, sites, notes)

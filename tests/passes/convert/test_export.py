@@ -5,20 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import torch
 from megacompile_passes.convert.export import Export
 from torch import nn
 
-from megacompile.errors import ModelError
-from megacompile.models.forms import Eager, Exported
-from megacompile.plan.passes import consumes, produces
+from megacompile.models.forms import Exported
+from megacompile.plan.declarations import consumes, produces
 from tests.passes import models
-from tests.passes.context import example, make_context
+from tests.passes.context import example
+from tests.passes.convert.conversions import export
 from tests.passes.models import dim, make_eager, tensor
-
-
-def export(model: Eager, tmp_path: Path) -> Exported:
-    return Export().run(model, make_context(tmp_path, model.signature)).model
 
 
 def test_forms() -> None:
@@ -50,32 +45,6 @@ def test_a_size_as_an_int_is_not_baked(tmp_path: Path) -> None:
         {"batch": dim(1, 2, 4), "time": dim(1, 7, 9)},
     )
     models.assert_same(export(positions, tmp_path), positions)
-
-
-@pytest.mark.parametrize("how", ["add", "index", "copy", "assign"])
-def test_a_mutated_buffer_is_refused(how: str, tmp_path: Path) -> None:
-    model = models.counter(how)
-    untouched = models.Untouched(model.module)
-    with pytest.raises(ModelError, match=r"buffer 'n' is mutated[\s\S]*input and an output"):
-        export(model, tmp_path)
-    untouched.check()
-
-
-def test_a_branch_on_values_names_the_line(tmp_path: Path) -> None:
-    model = make_eager(models.Branch(), {"x": tensor("batch", 4)}, {"batch": dim(1, 2, 4)})
-    with pytest.raises(ModelError, match=r"models\.py:\d+: the model branches[\s\S]*torch\.cond"):
-        export(model, tmp_path)
-
-
-class Narrow(nn.Module):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x if x.shape[0] < 5 else x + 1
-
-
-def test_a_narrowed_dim_is_refused(tmp_path: Path) -> None:
-    model = make_eager(Narrow(), {"x": tensor("batch", 4)}, {"batch": dim(1, 2, 16)})
-    with pytest.raises(ModelError, match=r"dim 'batch'[\s\S]*1 <= batch <= 16"):
-        export(model, tmp_path)
 
 
 def test_equal_typical_sizes_are_not_taken_for_one(tmp_path: Path) -> None:

@@ -3,29 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 import torch
 from megacompile_passes.convert.script import Script
 from torch import nn
 
-from megacompile.errors import MegacompileError, ModelError, PassError
-from megacompile.models.forms import Eager, Scripted
-from megacompile.plan.passes import Result, consumes, produces
+from megacompile.errors import ModelError
+from megacompile.models.forms import Scripted
+from megacompile.plan.declarations import consumes, produces
 from tests.passes import models
-from tests.passes.context import make_context
+from tests.passes.convert.conversions import Method, script
 from tests.passes.models import constant, dim, make_eager, tensor
-
-Method = Literal["auto", "trace", "script"]
-
-
-def script(model: Eager, tmp_path: Path, method: Method = "auto") -> Result[Scripted]:
-    return Script(method=method).run(model, make_context(tmp_path, model.signature))
-
-
-def mean() -> Eager:
-    return make_eager(models.Mean(), {"x": tensor(2, "width")}, {"width": dim(2, 8, 32)})
 
 
 def test_forms() -> None:
@@ -47,14 +37,6 @@ def test_both_ways(method: Method, make: Any, tmp_path: Path) -> None:
     loaded = Scripted.load(folder, model.signature)
     assert loaded.parameters() == made.parameters()
     models.assert_same(loaded, model, rtol=1e-3)
-
-
-def test_a_baked_size_is_noticed(tmp_path: Path) -> None:
-    with pytest.raises(PassError, match="is wrong at width=9"):
-        script(mean(), tmp_path, "trace")
-    result = script(mean(), tmp_path)
-    assert result.notes[0] == "compiled from source"
-    models.assert_same(result.model, mean())
 
 
 @pytest.mark.parametrize("how", ["add", "assign"])
@@ -92,17 +74,6 @@ def test_what_does_not_compile_is_traced(tmp_path: Path) -> None:
     models.assert_same(result.model, model)
     with pytest.raises(ModelError, match="can't compile"):
         script(model, tmp_path, "script")
-
-
-class Hopeless(nn.Module):
-    def forward(self, x: torch.Tensor, **kwargs: Any) -> torch.Tensor:
-        return x.sum(-1) / int(x.shape[-1])
-
-
-def test_when_neither_works_both_reasons_are_given(tmp_path: Path) -> None:
-    model = make_eager(Hopeless(), {"x": tensor(2, "width")}, {"width": dim(2, 8, 32)})
-    with pytest.raises(MegacompileError, match=r"neither[\s\S]*can't compile[\s\S]*is wrong"):
-        script(model, tmp_path)
 
 
 def test_recurrent_state_follows_the_batch(tmp_path: Path) -> None:

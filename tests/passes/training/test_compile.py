@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from megacompile_passes.training import compile_trial
 from megacompile_passes.training.compile import CompileStep
 from pydantic import ValidationError
 from torch import nn
@@ -94,13 +95,11 @@ def test_less_budget_that_needs_more_memory_is_said(
 ) -> None:
     """The compiler itself does so for some models and versions; here the measured peaks are
     given, so that the words don't hang on them."""
-    from megacompile_passes.training import compile as compile_step
-
     peaks = {0.2: 90, None: 100, 0.6: 70}
     counted = {"graphs": 1, "graph_breaks": 0, "recompilations": 0, "reasons": []}
     monkeypatch.setattr(
-        compile_step,
-        "_try",
+        compile_trial,
+        "try_step",
         lambda _, form: (counted, peaks[form.recipe.compile.activation_memory_budget]),
     )
     notes = run(tmp_path, make_form(), memory=0.2).notes

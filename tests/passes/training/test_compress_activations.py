@@ -13,8 +13,7 @@ from megacompile.measure.training.comparison import compare_traces, trace
 from megacompile.training.activations import activation_memory
 from megacompile.training.recipe import Checkpoint, Compression, Offload, Recipe
 from tests.passes.models import Untouched
-from tests.training.test_step import batches_of
-from tests.training.toy import make_context, make_form
+from tests.training.toy import batches_of, make_context, make_form
 
 
 def run(tmp_path: Path, form: Any, **options: Any) -> Any:

@@ -14,8 +14,7 @@ from megacompile.measure.training.comparison import compare_traces, trace
 from megacompile.models.comparison import COSINE_OF
 from megacompile.plan.passes import Effect
 from megacompile.training.recipe import Recipe, Scaler
-from tests.training.test_step import batches_of
-from tests.training.toy import make_context, make_form
+from tests.training.toy import batches_of, make_context, make_form
 
 
 def run(tmp_path: Path, options: dict[str, Any], **context: Any) -> Any:

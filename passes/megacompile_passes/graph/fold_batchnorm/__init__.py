@@ -1,0 +1,1 @@
+"""`fold-batchnorm`: a convolution's weights take over the normalization after it."""

@@ -8,6 +8,8 @@ from megacompile.plan import Effect, Fact, In, Out, Pass
 
 
 class FoldBatchNorm(Pass[In, Out]):
+    """What all forms of `fold-batchnorm` share; it has no options."""
+
     name: ClassVar[str] = "fold-batchnorm"
     effect: ClassVar[Effect] = Effect.EXACT
     requires: ClassVar[frozenset[Fact]] = frozenset({Fact.UNQUANTIZED})

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from megacompile.models import Scripted, quiet
 from megacompile.plan import PassContext, Result, Sites
 from megacompile_passes.graph.fold_batchnorm.options import FoldBatchNorm
-from megacompile_passes.graph.simplify.scripted import frozen_copy
+from megacompile_passes.graph.frozen import frozen_copy
 
 if TYPE_CHECKING:
     import torch

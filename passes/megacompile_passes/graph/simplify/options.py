@@ -10,6 +10,8 @@ from megacompile.plan import Effect, Fact, In, Out, Pass
 
 
 class Simplify(Pass[In, Out]):
+    """What all forms of `simplify` share, and its options."""
+
     name: ClassVar[str] = "simplify"
     effect: ClassVar[Effect] = Effect.EXACT
     requires: ClassVar[frozenset[Fact]] = frozenset()

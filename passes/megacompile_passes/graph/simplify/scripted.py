@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from megacompile.errors import PassError
 from megacompile.models import Scripted, quiet
 from megacompile.plan import PassContext, Result, Sites
+from megacompile_passes.graph.frozen import frozen_copy
 from megacompile_passes.graph.simplify.options import Simplify
 
 if TYPE_CHECKING:
@@ -23,13 +25,10 @@ class SimplifyScripted(Simplify[Scripted, Scripted]):
         with quiet(), torch.no_grad():
             module = frozen_copy(model.module)
             torch._C._jit_pass_remove_dropout(module._c)
-            for clean in (
-                torch._C._jit_pass_peephole,
-                torch._C._jit_pass_constant_propagation,
-                torch._C._jit_pass_cse,
-                torch._C._jit_pass_dce,
-            ):
-                clean(module.graph)
+            torch._C._jit_pass_peephole(module.graph)
+            torch._C._jit_pass_constant_propagation(module.graph)
+            torch._C._jit_pass_cse(module.graph)
+            torch._C._jit_pass_dce(module.graph)
         simplified = Scripted(module, model.signature)
         after = _count(module)
         # Constant propagation computes what it can, however large (onnxsim has the same fault).
@@ -47,21 +46,12 @@ class SimplifyScripted(Simplify[Scripted, Scripted]):
         return Result(simplified, sites, [f"{before} nodes before, {after} after"])
 
 
-def frozen_copy(module: torch.jit.ScriptModule) -> torch.jit.ScriptModule:
-    """A frozen module with a graph of its own; the given one, frozen or not, stays as it is."""
-    import torch
-    from torch.jit._recursive import wrap_cpp_module
-
-    # torch.jit.freeze refuses a module that is frozen already.
-    return wrap_cpp_module(torch._C._freeze_module(module._c, [], True, False))
-
-
 def _count(module: torch.jit.ScriptModule) -> int:
     graph: Any = module.inlined_graph
     return sum(1 for _ in _nodes(graph))
 
 
-def _nodes(block: Any) -> Any:
+def _nodes(block: Any) -> Iterator[Any]:
     for node in block.nodes():
         yield node
         for inner in node.blocks():

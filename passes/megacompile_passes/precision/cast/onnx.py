@@ -12,28 +12,24 @@ import onnx
 
 from megacompile.errors import PassError
 from megacompile.models import Onnx, onnxfile
-from megacompile.plan import PassContext, Result, Sites
+from megacompile.plan import PassContext, Result
+from megacompile_passes.onnx_graphs.fields import replace
 from megacompile_passes.onnx_graphs.nodes import name_nodes, select_nodes, upgrade_opset
+from megacompile_passes.onnx_graphs.operators import PRODUCTS, is_quantized
 from megacompile_passes.onnx_graphs.stripping import (
+    Stripped,
     lift_constants,
     overridable,
     put_back,
-    replace,
     strip,
 )
-from megacompile_passes.precision.cast.onnx_ranges import largest_magnitudes, measurement_feeds
-from megacompile_passes.precision.cast.onnx_types import (
-    COMPUTE,
-    FLOAT,
-    FOLLOW,
-    Decisions,
-    Precision,
-    decide,
-    rewrite,
-    value_types,
-)
+from megacompile_passes.precision.cast.onnx_policy import FOLLOW, decide
+from megacompile_passes.precision.cast.onnx_ranges import largest_magnitudes
+from megacompile_passes.precision.cast.onnx_report import count_sites, remarks, ties
+from megacompile_passes.precision.cast.onnx_rewriting import rewrite
+from megacompile_passes.precision.cast.onnx_types import FLOAT, Precision, value_types
 from megacompile_passes.precision.cast.options import Cast
-from megacompile_passes.precision.quantize.onnx_sites import is_quantized
+from megacompile_passes.precision.cast.samples import measurement_feeds
 
 # bfloat16 is a type of Cast, MatMul and most others from opset 13, of Conv and pooling from 22.
 BFLOAT16_OPSET = 13
@@ -43,6 +39,8 @@ HEADROOM = 2.0
 
 
 class CastOnnx(Cast[Onnx, Onnx]):
+    """Products and what follows them in 16 bit; inputs and outputs keep their dtypes."""
+
     libraries: ClassVar[tuple[str, ...]] = ("onnx", "onnxruntime")
 
     def run(self, model: Onnx, ctx: PassContext) -> Result[Onnx]:
@@ -65,14 +63,7 @@ class CastOnnx(Cast[Onnx, Onnx]):
         nodes = list(onnxfile.all_nodes(graph))
         kept = select_nodes(nodes, self.keep or [], "keep")
         types = value_types(graph)
-        sizes = {}
-        if self.dtype == "float16":
-            # bfloat16 reaches as far as float32 does: nothing to measure.
-            values = _watched(graph, types)
-            measured = onnx.ModelProto()
-            measured.CopyFrom(graph)
-            put_back(measured, taken)
-            sizes = largest_magnitudes(measured, values, measurement_feeds(ctx), ctx.work)
+        sizes = self._sizes(graph, types, taken, ctx)
         limit = precision.largest / HEADROOM
 
         def refusal(node: onnx.NodeProto) -> str | None:
@@ -84,7 +75,7 @@ class CastOnnx(Cast[Onnx, Onnx]):
             return None
 
         decisions = decide(graph, types, precision, refusal)
-        sites = _sites(graph, nodes, decisions)
+        sites = count_sites(nodes, decisions)
         if not sites.changed:
             reasons = sites.skipped or list(decisions.reasons.items())
             raise PassError(
@@ -93,74 +84,38 @@ class CastOnnx(Cast[Onnx, Onnx]):
                 got="; ".join(f"{n}: {r}" for n, r in reasons[:5]) or "none",
                 remedy="shorten `keep`, or take `cast` out",
             )
-        notes += _remarks(decisions, self.dtype)
+        notes += remarks(decisions, self.dtype)
         rewrite(graph, decisions, precision, kept)
         put_back(graph, taken)
         replace(graph.metadata_props, source.metadata_props)
         target = ctx.work / "model.onnx"
         onnxfile.write(graph, target)
-        notes += _ties(onnxfile.count_parameters(model.path), onnxfile.count_parameters(target))
+        notes += ties(onnxfile.count_parameters(model.path), onnxfile.count_parameters(target))
         return Result(Onnx(target, model.signature), sites, notes)
+
+    def _sizes(
+        self, graph: onnx.ModelProto, types: dict[str, int], taken: Stripped, ctx: PassContext
+    ) -> dict[str, float]:
+        """How large the values get that decide; bfloat16 reaches as far as float32 does."""
+        if self.dtype == "bfloat16":
+            return {}
+        measured = onnx.ModelProto()
+        measured.CopyFrom(graph)
+        put_back(measured, taken)
+        names = _watched(graph, types)
+        return largest_magnitudes(measured, names, measurement_feeds(ctx), ctx.work)
 
     def _opset(self, model: onnx.ModelProto) -> int:
         if self.dtype == "float16":
             return 1
-        convolutions = {"Conv", "ConvTranspose"}
-        if any(node.op_type in convolutions for node in model.graph.node):
-            return BFLOAT16_CONV_OPSET
-        return BFLOAT16_OPSET
+        operators = {node.op_type for node in model.graph.node}
+        convolutions = operators & {"Conv", "ConvTranspose"}
+        return BFLOAT16_CONV_OPSET if convolutions else BFLOAT16_OPSET
 
 
 def _watched(model: onnx.ModelProto, types: dict[str, int]) -> list[str]:
     """Results whose size decides: inputs and outputs of the nodes that may be cast."""
     made = {name for node in model.graph.node for name in node.output}
-    names = [
-        name
-        for node in model.graph.node
-        if node.op_type in COMPUTE | FOLLOW
-        for name in [*node.input, *node.output]
-    ]
+    nodes = [node for node in model.graph.node if node.op_type in PRODUCTS | FOLLOW]
+    names = [name for node in nodes for name in [*node.input, *node.output]]
     return [n for n in dict.fromkeys(names) if n in made and types.get(n) == FLOAT]
-
-
-def _sites(model: onnx.ModelProto, nodes: list[onnx.NodeProto], decisions: Decisions) -> Sites:
-    sites = Sites("MatMul/Gemm/Conv node")
-    inside = "inside a body of If, Loop or Scan, which is left alone"
-    for node in nodes:
-        if node.op_type not in COMPUTE:
-            continue
-        if node.name in decisions.half:
-            sites.change()
-        else:
-            sites.skip(node.name, decisions.reasons.get(node.name, inside))
-    return sites
-
-
-def _ties(before: int, after: int) -> list[str]:
-    if after <= before:
-        return []
-    return [
-        f"a shared weight is stored in both precisions, as `keep` asks: {before} parameters "
-        f"became {after}"
-    ]
-
-
-def _remarks(decisions: Decisions, dtype: str) -> list[str]:
-    notes = []
-    large = [f"{n} ({r})" for n, r in decisions.reasons.items() if " reaches " in r]
-    if large:
-        notes.append(
-            f"stay in float32, since {dtype} ends at 65504 and data to come may be twice "
-            "as large: " + ", ".join(large[:20])
-        )
-    if decisions.constants:
-        notes.append(
-            f"constants too large or too small for {dtype}, used in float32: "
-            + ", ".join(decisions.constants[:20])
-        )
-    if dtype == "float16":
-        notes.append(
-            "ONNX Runtime emulates float16 on a CPU: it computes in float32 between "
-            "casts, so an overflow on a device can't show here"
-        )
-    return notes

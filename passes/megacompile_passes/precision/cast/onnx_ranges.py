@@ -2,29 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterable, Iterator
-from itertools import islice
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 import onnx
 
-from megacompile.errors import DataError
 from megacompile.models import Feeds, onnxfile
-from megacompile.plan import PassContext
 
-SAMPLES = 16
 # Values that are looked at in one run; all of a large network's at once would fill the memory.
 AT_ONCE = 64
-
-
-def measurement_feeds(ctx: PassContext) -> Iterator[Feeds]:
-    """The user's data as far as there is any, and a random example."""
-    # A spec without data is measured on the example alone.
-    with contextlib.suppress(DataError):
-        yield from islice(ctx.calibration(), SAMPLES)
-    yield ctx.examples("typical")
 
 
 def largest_magnitudes(
@@ -44,9 +31,8 @@ def largest_magnitudes(
         for start in range(0, len(names), AT_ONCE):
             watched = names[start : start + AT_ONCE]
             copy.CopyFrom(skeleton)
-            copy.graph.output.extend(
-                onnx.ValueInfoProto(name=n) for n in watched if n not in outputs
-            )
+            added = [onnx.ValueInfoProto(name=name) for name in watched if name not in outputs]
+            copy.graph.output.extend(added)
             path.write_bytes(copy.SerializeToString())
             session = onnxfile.open_session(path)
             for sample in samples:

@@ -10,6 +10,8 @@ from megacompile.plan import Effect, Fact, In, Out, Pass
 
 
 class Cast(Pass[In, Out]):
+    """What all forms of `cast` share, and its options."""
+
     name: ClassVar[str] = "cast"
     effect: ClassVar[Effect] = Effect.NUMERIC
     requires: ClassVar[frozenset[Fact]] = frozenset({Fact.FLOAT32_WEIGHTS, Fact.UNQUANTIZED})

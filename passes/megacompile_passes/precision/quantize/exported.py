@@ -6,36 +6,25 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from megacompile.errors import DataError, PassError
 from megacompile.models import Exported, quiet, register_quantized_operators
-from megacompile.plan import PassContext, Result, Sites, Traits
-from megacompile_passes.precision.quantize.options import Quantize
-from megacompile_passes.precision.quantize.pt2e import (
-    ONE_CHANNEL,
-    calibrate,
-    of_one_channel,
-    own_weights,
-    prepare,
+from megacompile.plan import PassContext, Result, Traits
+from megacompile_passes.precision.quantize.exported_sites import (
+    WEIGHTED,
+    count_sites,
+    kept_names,
+    quantizable,
 )
-from megacompile_passes.precision.quantize.weight_only import quantize_weights
-from megacompile_passes.programs.reexport import leaves_of, reexport, trace_feeds
-from megacompile_passes.programs.surgery import labels, operator_name, selected
+from megacompile_passes.precision.quantize.exported_ties import ties
+from megacompile_passes.precision.quantize.exported_weights import quantize_weights
+from megacompile_passes.precision.quantize.options import Quantize
+from megacompile_passes.precision.quantize.pt2e import calibrate, prepare
+from megacompile_passes.precision.quantize.pt2e_limits import own_weights
+from megacompile_passes.programs.reexport import reexport
+from megacompile_passes.programs.trace_inputs import leaves_of, trace_feeds
 
 if TYPE_CHECKING:
     import torch
 
-WEIGHTED = {
-    "linear",
-    "conv1d",
-    "conv2d",
-    "conv3d",
-    "conv_transpose1d",
-    "conv_transpose2d",
-    "conv_transpose3d",
-    "convolution",
-    "addmm",
-}
-PRODUCTS = {"matmul", "bmm", "mm", "scaled_dot_product_attention"}
 STORED_AS_BYTES = "4-bit weights are stored one to a byte: x86's kernels take nothing smaller"
-RECURRENT = {"lstm", "gru", "rnn_tanh", "rnn_relu"}
 
 
 class QuantizeExported(Quantize[Exported, Exported]):
@@ -82,7 +71,7 @@ class QuantizeExported(Quantize[Exported, Exported]):
                 remedy="another method, or fewer names in `keep`",
             )
         quantized = reexport(module, model, feeds, share=True)
-        notes += _sharing(model, quantized)
+        notes += ties(model, quantized)
         if self.bits == 4:
             notes.append(STORED_AS_BYTES)
         if not self.per_channel:
@@ -106,7 +95,7 @@ class QuantizeExported(Quantize[Exported, Exported]):
         own_weights(module)
         prepared = prepare(module, self.method == "dynamic", self.per_channel, set(kept), self.bits)
         if self.method == "static":
-            samples = (leaves_of(model, feeds) for feeds in ctx.calibration())
+            samples = (leaves_of(model.signature, feeds) for feeds in ctx.calibration())
             count = calibrate(prepared, samples)
             if not count:
                 raise DataError(
@@ -117,116 +106,7 @@ class QuantizeExported(Quantize[Exported, Exported]):
             notes.append(f"calibrated on {count} samples")
         else:
             # Weights' observers see them at a run; activations are measured at every call.
-            calibrate(prepared, iter([leaves_of(model, ctx.examples("typical"))]))
+            leaves = leaves_of(model.signature, ctx.examples("typical"))
+            calibrate(prepared, iter([leaves]))
         with quiet(), torch.no_grad():
             return convert_pt2e(prepared)
-
-
-def quantizable(module: torch.fx.GraphModule) -> dict[str, str]:
-    """Names of the nodes that a quantizer may change, and what the report calls them."""
-    return {
-        n.name: _place(n)
-        for n in module.graph.nodes
-        if n.op == "call_function" and operator_name(n) in WEIGHTED | PRODUCTS | RECURRENT
-    }
-
-
-def kept_names(
-    module: torch.fx.GraphModule, selectors: list[str], option: str, activations: bool
-) -> dict[str, str]:
-    """Nodes that stay in float, and why.
-
-    Raises:
-        PassError: a selector matches nothing.
-    """
-    nodes = [n for n in module.graph.nodes if n.op == "call_function"]
-    found = dict.fromkeys(of_one_channel(module), ONE_CHANNEL) if activations else {}
-    if selectors:
-        found |= {n.name: "kept by the spec" for n in selected(nodes, selectors, option)}
-    return found
-
-
-def _place(node: torch.fx.Node) -> str:
-    """Innermost module path and node name: what the report calls a site."""
-    path = labels(node)[-1]
-    return node.name if path == operator_name(node) else f"{path} ({node.name})"
-
-
-def count_sites(
-    module: torch.fx.GraphModule, places: dict[str, str], kept: dict[str, str], method: str
-) -> Sites:
-    """Sites by what the converted graph holds, not by what was asked for."""
-    sites = Sites("operator")
-    after = {n.name: n for n in module.graph.nodes if n.op == "call_function"}
-    for name, place in places.items():
-        node = after.get(name)
-        operator = operator_name(node) if node is not None else ""
-        inputs = [] if node is None else [_is_dequantized(a) for a in node.args[:2]]
-        needed = inputs[1:] if method == "weight-only" else inputs
-        if inputs and all(needed) and len(inputs) == 2:
-            sites.change()
-        elif name in kept:
-            sites.skip(place, kept[name])
-        elif operator in PRODUCTS:
-            sites.skip(place, "a product of two activations stays in float")
-        elif operator in RECURRENT:
-            sites.skip(place, "recurrent operators stay in float")
-        elif method == "dynamic" and operator != "linear":
-            sites.skip(place, f"no dynamic rule for {operator}")
-        else:
-            sites.skip(place, f"no rule for {operator or 'this operator'} with this weight")
-    return sites
-
-
-def _is_dequantized(value: Any) -> bool:
-    """Whether a value comes from dequantize, through operators that only move elements."""
-    moves = {
-        "flatten",
-        "view",
-        "reshape",
-        "permute",
-        "transpose",
-        "t",
-        "detach",
-        "dropout",
-        "max_pool2d",
-        "avg_pool2d",
-        "adaptive_avg_pool2d",
-    }
-    while getattr(value, "op", "") == "call_function":
-        name = operator_name(value)
-        if name.startswith("dequantize"):
-            return True
-        if name not in moves:
-            return False
-        value = value.args[0]
-    return False
-
-
-def _sharing(before: Exported, after: Exported) -> list[str]:
-    """Say what became of weights that several modules share."""
-    signature = before.program.graph_signature
-    addresses: dict[int, list[str]] = {}
-    for name, value in before.program.state_dict.items():
-        if name in signature.parameters or name in signature.buffers:
-            addresses.setdefault(value.untyped_storage().data_ptr(), []).append(name)
-    uses = {n.name: len(n.users) for n in before.program.graph.nodes if n.op == "placeholder"}
-    shared = [
-        name for node, name in signature.inputs_to_parameters.items() if uses.get(node, 0) > 1
-    ]
-    tied = [names[0] for names in addresses.values() if len(names) > 1]
-    if not (shared or tied):
-        return []
-    kept = sum(
-        1 for name in {*shared, *tied} if any(k.endswith(name) for k in after.program.state_dict)
-    )
-    text = ", ".join(n.removeprefix("module.") for n in sorted({*shared, *tied})[:3])
-    state = (
-        "the float weight stays for its other uses, its quantized copy is separate"
-        if kept
-        else "its quantized form is shared too"
-    )
-    return [
-        f"shared weights ({text}): {state}; {before.parameters()} parameters before, "
-        f"{after.parameters()} after, by storage"
-    ]

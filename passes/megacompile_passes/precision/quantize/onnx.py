@@ -2,52 +2,41 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
-from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import onnx
 
 from megacompile.errors import PassError
-from megacompile.models import Onnx, onnxfile, quiet
+from megacompile.models import Onnx, onnxfile
 from megacompile.plan import PassContext, Result, Sites
-from megacompile_passes.onnx_graphs.nodes import (
-    blamed,
-    first_line,
-    name_nodes,
-    select_nodes,
-    upgrade_opset,
-    values,
-)
+from megacompile_passes.onnx_graphs.dataflow import values
+from megacompile_passes.onnx_graphs.fields import replace
+from megacompile_passes.onnx_graphs.nodes import name_nodes, select_nodes, upgrade_opset
+from megacompile_passes.onnx_graphs.operators import PRODUCT, is_quantized
 from megacompile_passes.onnx_graphs.stripping import (
     lift_constants,
     overridable,
     put_back,
-    replace,
     skeleton,
     strip,
 )
 from megacompile_passes.precision.quantize.onnx_calibration import calibration_feeds
-from megacompile_passes.precision.quantize.onnx_sites import (
-    KIND,
-    candidates,
-    fragile_nodes,
-    is_attention,
-    is_quantized,
-    refusals,
-    survey,
-    untied,
+from megacompile_passes.precision.quantize.onnx_libraries import (
+    quantized_by_nncf,
+    quantized_by_onnxruntime,
 )
+from megacompile_passes.precision.quantize.onnx_sites import candidates, fragile_nodes, refusals
+from megacompile_passes.precision.quantize.onnx_survey import survey, untied
 from megacompile_passes.precision.quantize.onnx_weights import quantize_weights, remove_unused
 from megacompile_passes.precision.quantize.options import Quantize
 
 # DequantizeLinear has an axis, hence a scale per channel, from here on.
 MINIMUM_OPSET = 13
-DYNAMIC_OPERATORS = ("MatMul", "LSTM", "Attention")
 
 
 class QuantizeOnnx(Quantize[Onnx, Onnx]):
+    """int8 weights; by method 8-bit activations with them."""
+
     libraries: ClassVar[tuple[str, ...]] = ("nncf", "onnx", "onnxruntime")
 
     def run(self, model: Onnx, ctx: PassContext) -> Result[Onnx]:
@@ -80,7 +69,7 @@ class QuantizeOnnx(Quantize[Onnx, Onnx]):
             feeds = {t.name: values(t) for t in taken.tensors}
             result = self._static(prepared, ctx, ignored, feeds, reasons, notes)
         elif self.method == "dynamic":
-            result = self._dynamic(prepared, ctx, ignored, notes)
+            result = quantized_by_onnxruntime(prepared, ignored, self.per_channel, ctx.work)
         else:
             # Rewritten in place: what it was before lives on without its weights.
             result, prepared = prepared, skeleton(prepared)
@@ -97,10 +86,10 @@ class QuantizeOnnx(Quantize[Onnx, Onnx]):
             raise _no_effect(report, self.method)
         twice = untied(prepared, result, sites, report)
         if twice:
+            after = onnxfile.count_parameters(target)
             notes.append(
-                f"weights of two uses are stored in float and in 8 bits: "
-                f"{', '.join(twice)}; {before} parameters became "
-                f"{onnxfile.count_parameters(target)}"
+                f"weights of two uses are stored in float and in 8 bits: {', '.join(twice)}; "
+                f"{before} parameters became {after}"
             )
         return Result(Onnx(target, model.signature), report, notes)
 
@@ -118,87 +107,14 @@ class QuantizeOnnx(Quantize[Onnx, Onnx]):
         notes += remarks
         fragile = fragile_nodes(model)
         if fragile:
-            notes.append(
-                "kept in float, since a mask's range would swallow the scores: "
-                + ", ".join(fragile)
-            )
-        reasons.update(
-            dict.fromkeys(fragile, "adds or applies a mask: its range would swallow the scores")
-        )
+            swallowed = "kept in float, since a mask's range would swallow the scores"
+            notes.append(f"{swallowed}: {', '.join(fragile)}")
+        masked = "adds or applies a mask: its range would swallow the scores"
+        reasons.update(dict.fromkeys(fragile, masked))
         top_level = {node.name for node in model.graph.node}
-        if model.ByteSize() > onnxfile.MESSAGE_LIMIT:
-            raise PassError(
-                what="the model is too large for NNCF's ONNX side",
-                expected="less than 2.1 GB",
-                got=f"{model.ByteSize() / 1e9:.1f} GB",
-                remedy="use method: weight-only, or quantize the PyTorch model",
-            )
-        try:
-            import nncf
-            from nncf.quantization.advanced_parameters import QuantizationParameters
-        except ImportError as error:
-            raise PassError(
-                what="static quantization of ONNX needs NNCF",
-                cause=str(error),
-                remedy="pip install 'megacompile[quantize]'",
-            ) from error
-        presets = nncf.QuantizationPreset
         names = sorted((ignored | set(fragile)) & top_level)
-        weights = QuantizationParameters(per_channel=self.per_channel)
-        try:
-            with silence():
-                return nncf.quantize(
-                    model,
-                    nncf.Dataset([{**feed, **defaults} for feed in feeds]),
-                    preset=presets.PERFORMANCE if self.symmetric is True else presets.MIXED,
-                    model_type=nncf.ModelType.TRANSFORMER if is_attention(model) else None,
-                    subset_size=len(feeds),
-                    ignored_scope=nncf.IgnoredScope(names=names) if names else None,
-                    advanced_parameters=nncf.AdvancedQuantizationParameters(
-                        weights_quantization_params=weights
-                    ),
-                )
-        except Exception as error:
-            raise PassError(
-                what="NNCF can't quantize the model",
-                where=blamed(model, error),
-                cause=f"{type(error).__name__}: {first_line(error)}",
-                remedy="name the node in `keep`, or use method: dynamic",
-            ) from error
-
-    def _dynamic(
-        self, model: onnx.ModelProto, ctx: PassContext, ignored: set[str], notes: list[str]
-    ) -> onnx.ModelProto:
-        import onnxruntime.quantization as ort_quantization
-
-        given, made = ctx.work / "float.onnx", ctx.work / "dynamic.onnx"
-        onnxfile.write(model, given)
-        # Gemm becomes MatMul with a suffix before exclusions are looked at
-        # (huggingface/optimum#1418); weights of outer graphs are used in bodies, too
-        # (microsoft/onnxruntime#8488).
-        excluded = [name + suffix for name in sorted(ignored) for suffix in ("", "_MatMul")]
-        try:
-            with silence():
-                ort_quantization.quantize_dynamic(
-                    given,
-                    made,
-                    op_types_to_quantize=list(DYNAMIC_OPERATORS),
-                    per_channel=self.per_channel,
-                    nodes_to_exclude=excluded,
-                    use_external_data_format=model.ByteSize() > onnxfile.MESSAGE_LIMIT,
-                    extra_options={"EnableSubgraph": True},
-                )
-            return onnxfile.read(made)
-        except Exception as error:
-            raise PassError(
-                what="ONNX Runtime can't quantize the model",
-                where=blamed(model, error),
-                cause=f"{type(error).__name__}: {first_line(error)}",
-                remedy="name the node in `keep`, or use method: weight-only",
-            ) from error
-        finally:
-            for path in [*ctx.work.glob("float.onnx*"), *ctx.work.glob("dynamic.onnx*")]:
-                path.unlink()
+        samples = [{**feed, **defaults} for feed in feeds]
+        return quantized_by_nncf(model, samples, names, self.per_channel, self.symmetric is True)
 
 
 def _copy(node: onnx.NodeProto) -> onnx.NodeProto:
@@ -207,17 +123,10 @@ def _copy(node: onnx.NodeProto) -> onnx.NodeProto:
     return copy
 
 
-@contextlib.contextmanager
-def silence() -> Iterator[None]:
-    """NNCF logs to its own handlers and draws progress bars on standard output."""
-    with quiet(), contextlib.redirect_stdout(io.StringIO()):
-        yield
-
-
 def _no_effect(report: Sites, method: str) -> PassError:
     reasons = [f"{site}: {reason}" for site, reason in report.skipped[:5]]
     return PassError(
-        what=f"0 of {report.matched} {KIND} quantized",
+        what=f"0 of {report.matched} {PRODUCT} quantized",
         expected="at least one with a constant float32 weight",
         got="; ".join(reasons) or "none in the model",
         remedy="shorten `keep`, choose another method, or take `quantize` out",

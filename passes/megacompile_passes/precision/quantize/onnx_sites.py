@@ -1,40 +1,23 @@
-"""Which nodes of an ONNX graph quantization is about, and which of them it reached."""
+"""Which nodes of an ONNX graph quantization is about, and which of them must stay in float."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import numpy as np
 import onnx
 
 from megacompile.models import onnxfile
-from megacompile.plan import Sites
-from megacompile_passes.onnx_graphs.nodes import VIEWS, constants, origin, producers, values
+from megacompile_passes.onnx_graphs.dataflow import (
+    all_producers,
+    constants,
+    origin,
+    producers,
+    values,
+)
+from megacompile_passes.onnx_graphs.operators import PRODUCTS
 
-KIND = "MatMul/Gemm/Conv node"
-PRODUCTS = {"MatMul", "Gemm", "Conv", "ConvTranspose"}
 RECURRENT = {"LSTM", "GRU", "RNN"}
-INTEGER = {
-    "MatMulInteger",
-    "ConvInteger",
-    "DynamicQuantizeLSTM",
-    "QAttention",
-    "QLinearMatMul",
-    "QLinearConv",
-    "QGemm",
-    "DynamicQuantizeMatMul",
-    "MatMulIntegerToFloat",
-    "MatMulNBits",
-}
-LEFT = "the quantizer left it in float, as NNCF does in squeeze-and-excitation and attention"
 # A number that a mask adds to what softmax must ignore.
 MASK = 1e4
-
-
-def is_quantized(model: onnx.ModelProto) -> bool:
-    return any(
-        n.op_type in INTEGER or n.op_type == "DequantizeLinear" for n in onnxfile.all_nodes(model)
-    )
 
 
 def is_attention(model: onnx.ModelProto) -> bool:
@@ -45,18 +28,14 @@ def is_attention(model: onnx.ModelProto) -> bool:
 
 def candidates(model: onnx.ModelProto, method: str) -> list[onnx.NodeProto]:
     """Products and recurrent cells of all graphs; embeddings where only weights are meant."""
-    known = constants(model)
-    return [
-        n
-        for n in onnxfile.all_nodes(model)
-        if n.op_type in PRODUCTS | RECURRENT
-        or (
-            method == "weight-only"
-            and n.op_type == "Gather"
-            and n.input[0] in known
-            and _is_table(known[n.input[0]])
-        )
-    ]
+    tables = {name for name, tensor in constants(model).items() if _is_table(tensor)}
+    operators = PRODUCTS | RECURRENT
+    found = []
+    for node in onnxfile.all_nodes(model):
+        embedding = node.op_type == "Gather" and node.input[0] in tables
+        if node.op_type in operators or (embedding and method == "weight-only"):
+            found.append(node)
+    return found
 
 
 def _is_table(tensor: onnx.TensorProto) -> bool:
@@ -72,7 +51,7 @@ def refusals(
 ) -> dict[str, str]:
     """Why a site must stay in float, by node name."""
     known = constants(model)
-    makers = _makers(model)
+    makers = all_producers(model)
     top_level = {n.name for n in model.graph.node}
     found: dict[str, str] = {}
     for node in sites:
@@ -115,77 +94,13 @@ def fragile_nodes(model: onnx.ModelProto) -> list[str]:
                     found.update((above.name, node.name))
                     waiting.extend(above.input)
         if node.op_type in ("Add", "Sub", "Mul", "Where", "Max", "Min", "Clip"):
-            extremes = [
-                values(known[i])
-                for i in node.input
-                if i in known and known[i].data_type == onnx.TensorProto.FLOAT
-            ]
-            if any(array.size and np.abs(array).max() >= MASK for array in extremes):
+            tensors = [known[name] for name in node.input if name in known]
+            if any(_reaches_mask(tensor) for tensor in tensors):
                 found.add(node.name)
     return [node.name for node in model.graph.node if node.name in found]
 
 
-def survey(
-    source: onnx.ModelProto,
-    result: onnx.ModelProto,
-    sites: list[onnx.NodeProto],
-    reasons: dict[str, str],
-) -> Sites:
-    """Read off the result which sites really are quantized."""
-    report = Sites(KIND)
-    by_name = {n.name: n for n in onnxfile.all_nodes(result)}
-    makers = _makers(result)
-    integer = {
-        t.name for t in onnxfile.weights(result).values() if t.data_type in onnxfile.QUANTIZED
-    }
-    known = constants(source)
-    source_makers = _makers(source)
-    for node in sites:
-        now = by_name.get(node.name)
-        weights = [
-            i for i, name in enumerate(node.input[:2]) if origin(name, source_makers) in known
-        ]
-        if now is None:
-            replaced = (f"{node.name}{suffix}" for suffix in ("_quant", "_MatMul_quant"))
-            done = any(r in by_name and by_name[r].op_type in INTEGER for r in replaced)
-        elif now.op_type == "Gather":
-            done = now.input[0] in integer
-        else:
-            places = weights if len(weights) == 1 else [0, 1]
-            done = now.op_type in INTEGER or all(_dequantized(now.input[i], makers) for i in places)
-        if done:
-            report.change()
-        else:
-            report.skip(node.name, reasons.get(node.name, LEFT))
-    for name, reason in reasons.items():
-        if name not in {n.name for n in sites}:
-            report.skipped.append((name, reason))
-    return report
-
-
-def untied(
-    source: onnx.ModelProto, result: onnx.ModelProto, sites: list[onnx.NodeProto], report: Sites
-) -> list[str]:
-    """Weights of quantized sites that another node still reads in float: stored twice now."""
-    makers = _makers(source)
-    floats = {
-        n
-        for n, t in onnxfile.weights(result).items()
-        if t.data_type == onnx.TensorProto.FLOAT and len(t.dims) > 1
-    }
-    left = {name for name, _ in report.skipped}
-    changed = {origin(i, makers) for node in sites if node.name not in left for i in node.input}
-    return sorted(floats & changed)
-
-
-def _makers(model: onnx.ModelProto) -> dict[str, onnx.NodeProto]:
-    made: dict[str, onnx.NodeProto] = {}
-    for graph in onnxfile.all_graphs(model):
-        made.update(producers(graph))
-    return made
-
-
-def _dequantized(name: str, makers: dict[str, Any]) -> bool:
-    while name in makers and makers[name].op_type in VIEWS:
-        name = makers[name].input[0]
-    return name in makers and makers[name].op_type == "DequantizeLinear"
+def _reaches_mask(tensor: onnx.TensorProto) -> bool:
+    if tensor.data_type != onnx.TensorProto.FLOAT:
+        return False
+    return bool(np.abs(values(tensor)).max(initial=0) >= MASK)

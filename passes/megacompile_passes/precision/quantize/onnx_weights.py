@@ -9,16 +9,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import numpy as np
 import onnx
-from onnx import helper, numpy_helper
+from onnx import numpy_helper
 
-from megacompile.models import Array, onnxfile
-from megacompile_passes.onnx_graphs.nodes import VIEWS, attribute, values
-from megacompile_passes.onnx_graphs.stripping import keep_only, replace, used_names
-
-FLOAT = onnx.TensorProto.FLOAT
-INT64 = onnx.TensorProto.INT64
+from megacompile.models import onnxfile
+from megacompile_passes.onnx_graphs.dataflow import used_names, values
+from megacompile_passes.onnx_graphs.fields import keep_only, replace
+from megacompile_passes.onnx_graphs.nodes import attribute, nested_graphs, nested_nodes
+from megacompile_passes.onnx_graphs.operators import VIEWS
+from megacompile_passes.precision.quantize.onnx_dequantize import (
+    FLOAT,
+    dequantize,
+    gather,
+    to_int8,
+)
 
 
 def quantize_weights(
@@ -30,12 +34,11 @@ def quantize_weights(
         Weights that stay in float because of one user, with that user's name.
     """
     shared: dict[str, str] = {}
-    inputs = {value.name for value in model.graph.input}
-    outputs = {value.name for value in model.graph.output}
+    ends = {value.name for value in [*model.graph.input, *model.graph.output]}
     for graph in onnxfile.all_graphs(model):
         added: list[onnx.NodeProto] = []
         for tensor in list(getattr(graph, "initializer", ())):
-            if tensor.data_type != FLOAT or len(tensor.dims) < 2 or tensor.name in inputs | outputs:
+            if tensor.data_type != FLOAT or len(tensor.dims) < 2 or tensor.name in ends:
                 continue
             users = [node for node in nested_nodes(graph) if tensor.name in node.input]
             axes = [a for node in users for a in _axes(graph, node, tensor)]
@@ -50,15 +53,6 @@ def quantize_weights(
             added += _quantize(graph, tensor, users, axis if per_channel else None)
         replace(graph.node, [*added, *graph.node])
     return shared
-
-
-def nested_nodes(graph: Any) -> Iterator[onnx.NodeProto]:
-    """Nodes of a graph and of the bodies inside it."""
-    for node in graph.node:
-        yield node
-        for one in node.attribute:
-            for body in [one.g] if one.type == onnx.AttributeProto.GRAPH else one.graphs:
-                yield from nested_nodes(body)
 
 
 def _readers(graph: Any, name: str) -> Iterator[onnx.NodeProto]:
@@ -82,22 +76,18 @@ def _axes(graph: Any, node: onnx.NodeProto, tensor: onnx.TensorProto) -> list[tu
             found.append((0, 0 if attribute(node, "transB", 0) else 1))
         elif node.op_type in ("Conv", "ConvTranspose") and place == 1:
             found.append((0, int(node.op_type == "ConvTranspose")))
-        elif is_embedding(node, tensor.name) and dims == 2:
+        elif _is_embedding(node, tensor.name) and dims == 2:
             found.append((1, 0))
         elif node.op_type == "Transpose":
             order = attribute(node, "perm", list(reversed(range(dims))))
             inner = onnx.TensorProto(name=node.output[0], dims=[tensor.dims[i] for i in order])
             readers = [n for n in nested_nodes(graph) if node.output[0] in n.input]
-            found += [
-                (rank, order[a])
-                for n in readers
-                if n.op_type not in VIEWS
-                for rank, a in _axes(graph, n, inner)
-            ]
+            wishes = [w for n in readers if n.op_type not in VIEWS for w in _axes(graph, n, inner)]
+            found += [(rank, order[axis]) for rank, axis in wishes]
     return found
 
 
-def is_embedding(node: onnx.NodeProto, weight: str) -> bool:
+def _is_embedding(node: onnx.NodeProto, weight: str) -> bool:
     return node.op_type == "Gather" and node.input[0] == weight and not attribute(node, "axis", 0)
 
 
@@ -111,76 +101,18 @@ def _quantize(
     scales = numpy_helper.from_array(scale, f"{name}_scale")
     keep_only(graph.initializer, lambda one: one.name != name)
     graph.initializer.extend([quantized, scales])
-    for holder in _bodies(graph):
+    for holder in nested_graphs(graph):
         nodes: list[onnx.NodeProto] = []
         for node in holder.node:
-            if is_embedding(node, name) and len(tensor.dims) == 2:
-                nodes += _gather(node, name, axis)
+            if _is_embedding(node, name) and len(tensor.dims) == 2:
+                nodes += gather(node, name, axis)
             else:
                 nodes.append(node)
         if len(nodes) > len(holder.node):
             replace(holder.node, nodes)
-    if all(is_embedding(node, name) for node in users):
+    if all(_is_embedding(node, name) for node in users):
         return []
-    options = {} if axis is None else {"axis": axis}
-    return [
-        helper.make_node(
-            "DequantizeLinear",
-            [quantized.name, scales.name],
-            [name],
-            f"{name}_DequantizeLinear",
-            **options,
-        )
-    ]
-
-
-def _bodies(graph: Any) -> Iterator[Any]:
-    yield graph
-    for node in graph.node:
-        for one in node.attribute:
-            for body in [one.g] if one.type == onnx.AttributeProto.GRAPH else one.graphs:
-                yield from _bodies(body)
-
-
-def _gather(node: onnx.NodeProto, weight: str, axis: int | None) -> list[onnx.NodeProto]:
-    """Look rows up first, dequantize only those: a table is large and few rows are read."""
-    out, ids, name = node.output[0], node.input[1], node.name
-    rows = helper.make_node("Gather", [f"{weight}_quantized", ids], [f"{out}_rows"], name, axis=0)
-    if axis != 0:
-        options = {} if axis is None else {"axis": -1}
-        return [
-            rows,
-            helper.make_node(
-                "DequantizeLinear",
-                [f"{out}_rows", f"{weight}_scale"],
-                [out],
-                f"{name}_DequantizeLinear",
-                **options,
-            ),
-        ]
-    last = helper.make_tensor(f"{out}_axis", INT64, [1], [-1])
-    return [
-        rows,
-        helper.make_node("Cast", [f"{out}_rows"], [f"{out}_float"], f"{name}_Cast", to=FLOAT),
-        helper.make_node(
-            "Gather", [f"{weight}_scale", ids], [f"{out}_scales"], f"{name}_scales", axis=0
-        ),
-        helper.make_node("Constant", [], [f"{out}_axis"], f"{name}_axis", value=last),
-        helper.make_node(
-            "Unsqueeze", [f"{out}_scales", f"{out}_axis"], [f"{out}_scale"], f"{name}_Unsqueeze"
-        ),
-        helper.make_node("Mul", [f"{out}_float", f"{out}_scale"], [out], f"{name}_Mul"),
-    ]
-
-
-def to_int8(weight: Array, axis: int | None) -> tuple[Array, Array]:
-    """Symmetric 8-bit integers and their scale, one in all or one per index of an axis."""
-    others = tuple(i for i in range(weight.ndim) if i != axis) if axis is not None else None
-    largest = np.abs(weight).max(axis=others, keepdims=True).astype(np.float64)
-    scale = np.where(largest > 0, largest / 127, 1.0)
-    integers = np.clip(np.rint(weight / scale), -127, 127).astype(np.int8)
-    flat = scale.astype(np.float32).reshape(-1)
-    return integers, flat if axis is not None else flat.reshape(())
+    return [dequantize(quantized.name, scales.name, name, f"{name}_DequantizeLinear", axis)]
 
 
 def remove_unused(model: onnx.ModelProto) -> None:

@@ -16,6 +16,8 @@ KEEP: list[str] = Field(
 
 
 class Quantize(Pass[In, Out]):
+    """What all forms of `quantize` share, and its options."""
+
     name: ClassVar[str] = "quantize"
     effect: ClassVar[Effect] = Effect.LOSSY
     requires: ClassVar[frozenset[Fact]] = frozenset({Fact.FLOAT32_WEIGHTS, Fact.UNQUANTIZED})

@@ -2,76 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from megacompile.errors import PassError
 from megacompile.models import quiet
-from megacompile_passes.modules.tracing import first_line
-from megacompile_passes.programs.surgery import operator_name
+from megacompile_passes.messages import first_line
 
 if TYPE_CHECKING:
     import torch
-
-
-def own_weights(module: torch.fx.GraphModule) -> None:
-    """Give a convolution before a normalization weights of its own when others use them too.
-
-    PT2E folds the normalization into the weight, and with it into every other user
-    (pytorch/pytorch#197539).
-    """
-    import torch
-
-    for node in list(module.graph.nodes):
-        if "batch_norm" not in operator_name(node) or not node.args:
-            continue
-        conv: Any = node.args[0]
-        if not operator_name(conv).startswith("conv"):
-            continue
-        for index, weight in enumerate(conv.args[1:3], start=1):
-            if getattr(weight, "op", "") != "get_attr":
-                continue
-            others = [
-                n for n in module.graph.nodes if n.op == "get_attr" and n.target == weight.target
-            ]
-            if sum(len(n.users) for n in others) < 2:
-                continue
-            name = f"own_{conv.name}_{index}"
-            value = _attribute(module, str(weight.target))
-            module.register_parameter(name, torch.nn.Parameter(value.detach().clone(), False))
-            with module.graph.inserting_before(conv):
-                conv.update_arg(index, module.graph.get_attr(name))
-    module.recompile()
-
-
-ONE_CHANNEL = "convolutions of one input channel stay in float: Inductor's integer kernel is wrong"
-
-
-def of_one_channel(module: torch.fx.GraphModule) -> set[str]:
-    """Convolutions whose input has one channel.
-
-    Measured with torch 2.13 on AVX512-VNNI: lowered by Inductor in int8 with a dynamic batch, such
-    a convolution gives other numbers than the quantized program (cosine 0.38). With one channel,
-    strides don't tell channels-last from contiguous.
-    """
-    import torch
-
-    found = set()
-    for node in module.graph.nodes:
-        if node.target is torch.ops.aten.conv2d.default:
-            weight = node.args[1].meta.get("val")
-            groups = node.args[6] if len(node.args) > 6 else 1
-            if weight is not None and weight.shape[1] * groups == 1:
-                found.add(node.name)
-    return found
-
-
-def _attribute(module: torch.nn.Module, path: str) -> torch.Tensor:
-    value: Any = module
-    for part in path.split("."):
-        value = getattr(value, part)
-    assert hasattr(value, "detach")
-    return value
 
 
 def prepare(
@@ -92,6 +32,8 @@ def prepare(
     import torchao.quantization.pt2e.quantizer.x86_inductor_quantizer as x86
     from torchao.quantization.pt2e.quantize_pt2e import prepare_pt2e, prepare_qat_pt2e
 
+    annotation = x86._X86InductorQuantizationAnnotation
+
     class Quantizer(x86.X86InductorQuantizer):
         def annotate(self, model: torch.fx.GraphModule) -> torch.fx.GraphModule:
             for node in model.graph.nodes:
@@ -99,9 +41,7 @@ def prepare(
                 # A product of a mask and a huge constant would set the range of everything
                 # around it, and int8 products of elements save nothing (pytorch/executorch#20471).
                 if node.name in kept or node.target is torch.ops.aten.mul.Tensor:
-                    node.meta[x86.QUANT_ANNOTATION_KEY] = x86._X86InductorQuantizationAnnotation(
-                        _annotated=True
-                    )
+                    node.meta[x86.QUANT_ANNOTATION_KEY] = annotation(_annotated=True)
             return super().annotate(model)
 
     quantizer = Quantizer()
@@ -133,8 +73,6 @@ def _name_source(node: torch.fx.Node) -> None:
 
 
 def _config(dynamic: bool, per_channel: bool, bits: int, trained: bool) -> Any:
-    import dataclasses
-
     import torch
     import torchao.quantization.pt2e as pt2e
     import torchao.quantization.pt2e.quantizer.x86_inductor_quantizer as x86
@@ -146,12 +84,10 @@ def _config(dynamic: bool, per_channel: bool, bits: int, trained: bool) -> Any:
         # conversion by max(-min, max) / 7.5: what was trained would not be what is lowered
         # (measured: a cosine of 0.96 between them). This observer is conversion's own, and its
         # range that of the weights as they are.
-        maker = pt2e.FakeQuantize.with_args(
-            observer=pt2e.MovingAveragePerChannelMinMaxObserver
-            if per_channel
-            else pt2e.MovingAverageMinMaxObserver,
-            averaging_constant=1.0,
-        )
+        observer: Any = pt2e.MovingAverageMinMaxObserver
+        if per_channel:
+            observer = pt2e.MovingAveragePerChannelMinMaxObserver
+        maker = pt2e.FakeQuantize.with_args(observer=observer, averaging_constant=1.0)
         weight = dataclasses.replace(weight, observer_or_fake_quant_ctr=maker)
     elif not per_channel:
         maker = pt2e.MinMaxObserver.with_args(eps=2**-12)

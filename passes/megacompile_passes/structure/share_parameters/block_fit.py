@@ -9,9 +9,11 @@ the first block or from the mean, whichever is nearer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
+
+from megacompile_passes.structure.share_parameters.calls import Call, floats_of
+from megacompile_passes.structure.share_parameters.values import Values
 
 if TYPE_CHECKING:
     import torch
@@ -20,61 +22,6 @@ if TYPE_CHECKING:
 
 EPOCHS = 6
 RATE = 1e-3
-MOST_CALLS = 128  # per block: enough for a fit of one block, and they are all held in memory
-
-Values = dict[str, "torch.Tensor"]
-
-
-@dataclass(frozen=True)
-class Call:
-    """Arguments of one call of a block, and the floats it answered."""
-
-    block: int
-    args: tuple[Any, ...]
-    kwargs: Mapping[str, Any]
-    answers: tuple[torch.Tensor, ...]
-
-
-def record_calls(
-    module: torch.nn.Module, blocks: Sequence[str], runs: Iterable[Callable[[], Any]]
-) -> list[Call]:
-    """The calls that blocks get in the given runs of `module`, which has hooks meanwhile."""
-    import torch
-    from torch.utils._pytree import tree_map
-
-    calls: list[Call] = []
-    counts = [0] * len(blocks)
-    given: list[Any] = []
-
-    def own(value: Any) -> Any:
-        # A model may go on in place (`x += block(x)`): what is kept is a copy.
-        return value.clone() if isinstance(value, torch.Tensor) else value
-
-    def enter(_: Any, args: Any, kwargs: Any) -> None:
-        given.append(tree_map(own, (args, kwargs)))
-
-    def leave_of(index: int) -> Callable[..., None]:
-        def leave(_: Any, args: Any, kwargs: Any, output: Any) -> None:
-            kept_args, kept_kwargs = given.pop()
-            if counts[index] < MOST_CALLS:
-                counts[index] += 1
-                calls.append(Call(index, kept_args, kept_kwargs, tree_map(own, _floats(output))))
-
-        return leave
-
-    handles = []
-    for index, name in enumerate(blocks):
-        one = module.get_submodule(name)
-        handles.append(one.register_forward_pre_hook(enter, with_kwargs=True))
-        handles.append(one.register_forward_hook(leave_of(index), with_kwargs=True))
-    try:
-        with torch.no_grad():
-            for run in runs:
-                run()
-    finally:
-        for handle in handles:
-            handle.remove()
-    return calls
 
 
 class Fit:
@@ -84,13 +31,8 @@ class Fit:
         self.blocks = [module.get_submodule(name) for name in group.blocks]
         self.calls = calls
         # Per block: the name that a value has in it, by its name in the first block.
-        self.names = [
-            {
-                first.removeprefix(f"{group.blocks[0]}."): own.removeprefix(f"{block}.")
-                for first, own in zip(group.parameters[0], names, strict=True)
-            }
-            for block, names in zip(group.blocks, group.parameters, strict=True)
-        ]
+        own = [_names_inside(*one) for one in zip(group.blocks, group.parameters, strict=True)]
+        self.names = [dict(zip(own[0], names, strict=True)) for names in own]
 
     def residual(self, values: Values) -> float:
         """Mean over all calls of the squared error relative to the squared answer."""
@@ -127,20 +69,16 @@ class Fit:
         return relative_error(output, call.answers)
 
 
+def _names_inside(block: str, names: Sequence[str]) -> list[str]:
+    return [name.removeprefix(f"{block}.") for name in names]
+
+
 def relative_error(output: Any, wanted: Any) -> torch.Tensor:
     """Squared error of all floats of an output over the squares of the wanted ones; a scalar."""
     import torch
 
     error, size = torch.zeros(()), torch.zeros(())
-    for got, answer in zip(_floats(output), _floats(wanted), strict=True):
+    for got, answer in zip(floats_of(output), floats_of(wanted), strict=True):
         error = error + (got - answer).float().square().sum()
         size = size + answer.float().square().sum()
     return error / size.clamp(min=1e-12)
-
-
-def _floats(value: Any) -> tuple[torch.Tensor, ...]:
-    from torch.utils._pytree import tree_leaves
-
-    return tuple(
-        t for t in tree_leaves(value) if hasattr(t, "is_floating_point") and t.is_floating_point()
-    )

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from megacompile.errors import DataError, PassError
 from megacompile.models import Eager, Feeds
 from megacompile.plan import PassContext, Result, Sites
-from megacompile_passes.modules.tracing import isolated
+from megacompile_passes.modules.isolation import isolated
 from megacompile_passes.structure.share_parameters.options import ShareParameters
 
 
@@ -16,8 +16,9 @@ class ShareParametersEager(ShareParameters[Eager, Eager]):
 
     def run(self, model: Eager, ctx: PassContext) -> Result[Eager]:
         from megacompile_passes.modules.wiring import record_wiring
-        from megacompile_passes.structure.share_parameters.tying import equal_tensors, tied_copy
-        from megacompile_passes.structure.share_parameters.values import shared_values
+        from megacompile_passes.structure.share_parameters.equality import equal_tensors
+        from megacompile_passes.structure.share_parameters.sharing import shared_values
+        from megacompile_passes.structure.share_parameters.tying import tied_copy
 
         if self.mode == "identical":
             ties, sites = equal_tensors(model.module, trainable=ctx.training is None)

@@ -71,12 +71,8 @@ def _gram(module: torch.nn.Module, value: torch.Tensor) -> torch.Tensor:
     if isinstance(module, nn.LayerNorm):
         shape = module.normalized_shape
         value = torch.nn.functional.layer_norm(value, shape, eps=module.eps)
-        pairs = torch.stack(
-            [
-                value.reshape(-1, value.shape[-1]),
-                torch.ones_like(value).reshape(-1, value.shape[-1]),
-            ]
-        )
+        rows = value.reshape(-1, value.shape[-1])
+        pairs = torch.stack([rows, torch.ones_like(rows)])
         return torch.einsum("arc,brc->cab", pairs, pairs)
     rows = value.reshape(-1, value.shape[-1])
     rows = torch.cat([rows, torch.ones_like(rows[:, :1])], dim=1)

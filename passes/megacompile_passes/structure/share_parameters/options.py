@@ -1,4 +1,4 @@
-"""Options of `share-parameters`, and the ties they mean for a module."""
+"""Options of `share-parameters`, and the groups of blocks that they mean in a module."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 
 class ShareParameters(Pass[In, Out]):
+    """Several tensors of a module become one."""
+
     name: ClassVar[str] = "share-parameters"
     effect: ClassVar[Effect] = Effect.LOSSY
     requires: ClassVar[frozenset[Fact]] = frozenset()
@@ -46,9 +48,8 @@ class ShareParameters(Pass[In, Out]):
     def _fit_the_mode(self) -> Self:
         given = [n for n in ("every", "groups") if getattr(self, n) is not None]
         if self.mode == "group" and len(given) != 1:
-            raise ValueError(
-                "mode: group needs one of `every` and `groups`" + (", not both" if given else "")
-            )
+            both = ", not both" if given else ""
+            raise ValueError(f"mode: group needs one of `every` and `groups`{both}")
         alien = given + ["init"] * ("init" in self.model_fields_set)
         if self.mode == "identical" and alien:
             raise ValueError(f"mode: identical takes no `{alien[0]}`")
@@ -77,9 +78,7 @@ class ShareParameters(Pass[In, Out]):
                     remedy="name them: groups: [[name, name]]",
                 )
             chosen = [run for names in found for run in blocks.every(names, self.every)]
-            for name in (
-                n for names in found for n in names[len(names) // self.every * self.every :]
-            ):
-                if not any(name in run for run in chosen):
-                    sites.skip(name, "the last of its kind: nothing is left to share with")
+            shared = {name for run in chosen for name in run}
+            for name in (n for names in found for n in names if n not in shared):
+                sites.skip(name, "the last of its kind: nothing is left to share with")
         return [blocks.matched(module, one, wirings) for one in chosen]

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from megacompile.errors import PassError
 from megacompile.models.torchmodules import copy_module
-from megacompile.plan import Sites
 
 if TYPE_CHECKING:
     import torch
@@ -32,26 +31,16 @@ def tied_copy(module: torch.nn.Module, ties: Sequence[Tie]) -> torch.nn.Module:
     Raises:
         PassError: a module keeps its tensors where a copy can't replace them (TorchScript).
     """
-    import torch
-
-    held = _tensors(module)
+    held = tensors_of(module)
     replaced: dict[int, torch.Tensor] = {}
     for tie in ties:
-        first = held[tie.names[0]]
         # A tensor that an earlier tie holds already brings all of this tie's with it.
-        known = next((replaced[id(held[n])] for n in tie.names if id(held[n]) in replaced), None)
-        shared = known
-        if shared is None:
-            shared = copy.deepcopy(first.detach())
-            shared.copy_(tie.value)
-            if _is_parameter(first):
-                make: Any = type(first)  # a parameter of the user's own kind stays one
-                shared = make(shared, any(held[n].requires_grad for n in tie.names))
-                assert isinstance(shared, torch.Tensor)
+        known = [replaced[id(held[n])] for n in tie.names if id(held[n]) in replaced]
+        shared = known[0] if known else _shared(tie, held)
         for name in tie.names:
             replaced[id(held[name])] = shared
     made = copy_module(module, replaced)
-    after = _tensors(made)
+    after = tensors_of(made)
     for tie in ties:
         apart = [n for n in tie.names if after[n] is not after[tie.names[0]]]
         if apart:
@@ -64,96 +53,31 @@ def tied_copy(module: torch.nn.Module, ties: Sequence[Tie]) -> torch.nn.Module:
     return made
 
 
-def equal_tensors(module: torch.nn.Module, trainable: bool) -> tuple[list[Tie], Sites]:
-    """Parameters and buffers that are equal bit for bit, as ties.
-
-    `trainable` False leaves those that are trained alone: tied, they would no longer train
-    apart, so training would not be the same.
-    """
+def _shared(tie: Tie, held: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    """The one tensor of a tie, of the kind of its first."""
     import torch
 
-    sites = Sites("tensor")
-    classes: dict[Any, list[str]] = {}
-    held = _tensors(module)
-    updated = _updated_buffers(module)
-    for name, tensor in held.items():
-        if tensor.numel() == 0 or tensor.layout is not torch.strided:
-            continue
-        classes.setdefault(_key(tensor), []).append(name)
-    ties: list[Tie] = []
-    for names in (n for n in classes.values() if len(n) > 1):
-        for equal in _equal_classes(names, held):
-            if len({id(held[n]) for n in equal}) < 2:
-                continue  # one object already
-            kept = []
-            for name in equal:
-                if name in updated:
-                    sites.skip(name, "a statistic that training updates")
-                elif held[name].requires_grad and not trainable:
-                    sites.skip(name, "it is trained: tied, it would no longer train by itself")
-                else:
-                    kept.append(name)
-            if len({id(held[n]) for n in kept}) > 1:
-                ties.append(Tie(tuple(kept), held[kept[0]].detach()))
-                for _ in kept:
-                    sites.change()
-    return ties, sites
+    first = held[tie.names[0]]
+    value = copy.deepcopy(first.detach())
+    value.copy_(tie.value)
+    if not is_parameter(first):
+        return value
+    make: Any = type(first)  # a parameter of the user's own kind stays one
+    parameter = make(value, any(held[n].requires_grad for n in tie.names))
+    assert isinstance(parameter, torch.Tensor)
+    return parameter
 
 
-def _key(tensor: torch.Tensor) -> tuple[Any, ...]:
-    """Tensors that may be one have this in common; the hash of the bytes is only a first sieve."""
-    import hashlib
-
-    import torch
-
-    data = tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data
-    digest = hashlib.blake2b(data, digest_size=16).digest()
-    return (
-        _is_parameter(tensor),
-        tensor.dtype,
-        tuple(tensor.shape),
-        tensor.stride(),
-        str(tensor.device),
-        digest,
-    )
-
-
-def _equal_classes(names: list[str], held: Mapping[str, torch.Tensor]) -> list[list[str]]:
-    import torch
-
-    classes: list[list[str]] = []
-    for name in names:
-        bits = held[name].detach().contiguous().flatten().view(torch.uint8)
-        for one in classes:
-            other = held[one[0]].detach().contiguous().flatten().view(torch.uint8)
-            if torch.equal(bits, other):
-                one.append(name)
-                break
-        else:
-            classes.append([name])
-    return [one for one in classes if len(one) > 1]
-
-
-def _updated_buffers(module: torch.nn.Module) -> set[str]:
-    """Running statistics: equal by chance as long as nothing was trained."""
-    from torch.nn.modules.batchnorm import _NormBase
-
-    return {
-        f"{name}.{buffer}" if name else buffer
-        for name, one in module.named_modules()
-        if isinstance(one, _NormBase)
-        for buffer, _ in one.named_buffers(recurse=False)
-    }
-
-
-def _tensors(module: torch.nn.Module) -> dict[str, torch.Tensor]:
+def tensors_of(module: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Parameters and buffers by all of their names."""
     return {
         **dict(module.named_parameters(remove_duplicate=False)),
         **dict(module.named_buffers(remove_duplicate=False)),
     }
 
 
-def _is_parameter(tensor: torch.Tensor) -> bool:
+def is_parameter(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is a parameter, of any kind."""
     import torch
 
     return isinstance(tensor, torch.nn.Parameter)

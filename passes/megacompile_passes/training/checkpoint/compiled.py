@@ -3,10 +3,13 @@ memory budget of its own; which budget gives the wanted memory is measured."""
 
 from __future__ import annotations
 
+import torch
+
 from megacompile.errors import PassError
 from megacompile.plan import Result, Sites
 from megacompile.training import Recipe, Training, TrainingContext
 from megacompile.training.activations import activation_memory
+from megacompile_passes.training.checkpoint.recipes import plain
 
 # From the dearest in memory down. The lowest is not zero: a graph that keeps nothing computes
 # everything again at once, and needs it all at once.
@@ -35,8 +38,6 @@ def partitioned(
             expected="memory: SHARE, for which the partitioner chooses",
             remedy="write 'checkpoint' before 'compile', or use `memory`",
         )
-    import torch
-
     batch = next(training.batches())
 
     def measured(recipe: Recipe) -> int:
@@ -44,10 +45,10 @@ def partitioned(
         torch.compiler.reset()
         return activation_memory(training.step(model, recipe), batch).peak
 
-    plain = measured(Recipe(ties=model.recipe.ties))
+    plain_bytes = measured(plain(model.recipe))
     tried: dict[float, float] = {}
     for budget in BUDGETS:
-        tried[budget] = measured(_with_budget(model.recipe, budget)) / plain
+        tried[budget] = measured(_with_budget(model.recipe, budget)) / plain_bytes
         if tried[budget] <= memory:
             break
     else:

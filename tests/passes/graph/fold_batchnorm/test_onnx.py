@@ -8,40 +8,10 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from megacompile_passes.graph.fold_batchnorm.onnx import FoldBatchNormOnnx
-from onnx import helper, numpy_helper
+from onnx import numpy_helper
 
-from megacompile.models.forms import Onnx
-from tests.passes.context import make_context
-from tests.passes.onnx_models import digest, largest_error, onnx_model, operators
-
-node = helper.make_node
-RNG = np.random.default_rng(0)
-F32 = np.float32
-
-
-def random(*shape: int) -> np.ndarray:
-    return RNG.standard_normal(shape).astype(F32)
-
-
-def statistics(channels: int) -> dict[str, np.ndarray]:
-    return {
-        "gamma": random(channels),
-        "beta": random(channels),
-        "mean": random(channels),
-        "var": RNG.uniform(0.5, 2, channels).astype(F32),
-    }
-
-
-NORM = ["gamma", "beta", "mean", "var"]
-
-
-def fold(model: Onnx, tmp_path: Path) -> Any:
-    before = digest(model.path.parent)
-    result = FoldBatchNormOnnx().run(model, make_context(tmp_path, model.signature))
-    assert digest(model.path.parent) == before
-    return result
-
+from tests.passes.graph.fold_batchnorm.onnx_norms import NORM, fold, node, random, statistics
+from tests.passes.onnx_models import largest_error, onnx_model, operators
 
 CASES: dict[str, tuple[str, dict[str, Any], tuple[int, ...], int]] = {
     "conv": ("Conv", {}, (8, 3, 3, 3), 8),
@@ -103,53 +73,6 @@ def test_gemm(tmp_path: Path, options: dict[str, Any], bias: bool) -> None:
         assert largest_error(model, result.model, {"x": random(size, 4)}) < 1e-4
 
 
-@pytest.mark.parametrize("shape", [["n", 4], ["n", 6, 4]])
-def test_matmul_folds_only_where_channels_are_last(tmp_path: Path, shape: list[Any]) -> None:
-    nodes = [node("MatMul", ["x", "W"], ["a"]), node("BatchNormalization", ["a", *NORM], ["y"])]
-    model = onnx_model(
-        tmp_path,
-        nodes,
-        {"x": (shape, "float32")},
-        {"y": [*shape[:-1], 6]},
-        {**statistics(6), "W": random(4, 6)},
-    )
-    result = fold(model, tmp_path)
-    assert result.sites.changed == (len(shape) == 2)
-    feeds = {"x": random(3, *shape[1:])}
-    assert largest_error(model, result.model, feeds) < 1e-4
-
-
-def test_convolution_with_another_user(tmp_path: Path) -> None:
-    nodes = [
-        node("Conv", ["x", "W"], ["a"], "conv"),
-        node("BatchNormalization", ["a", *NORM], ["y"], "norm"),
-        node("Relu", ["a"], ["z"]),
-    ]
-    model = onnx_model(
-        tmp_path,
-        nodes,
-        {"x": (["n", 3, 8, 8], "float32")},
-        {"y": ["n", 8, 6, 6], "z": ["n", 8, 6, 6]},
-        {**statistics(8), "W": random(8, 3, 3, 3)},
-    )
-    result = fold(model, tmp_path)
-    assert result.model is model
-    assert result.sites.skipped == [("norm", "Conv 'conv' has other users")]
-    assert result.notes == ["none of 1 BatchNormalization could be folded"]
-
-
-def test_convolution_that_is_an_output(tmp_path: Path) -> None:
-    nodes = [node("Conv", ["x", "W"], ["a"]), node("BatchNormalization", ["a", *NORM], ["y"])]
-    model = onnx_model(
-        tmp_path,
-        nodes,
-        {"x": (["n", 3, 8, 8], "float32")},
-        {"y": ["n", 8, 6, 6], "a": ["n", 8, 6, 6]},
-        {**statistics(8), "W": random(8, 3, 3, 3)},
-    )
-    assert "output of the model" in fold(model, tmp_path).sites.skipped[0][1]
-
-
 def test_several_in_a_row(tmp_path: Path) -> None:
     weights: dict[str, np.ndarray] = {}
     nodes = []
@@ -189,19 +112,6 @@ def test_shared_weight_is_copied(tmp_path: Path) -> None:
     assert "second" in result.notes[0]
     feeds = {"x": random(2, 3, 8, 8), "x2": random(2, 3, 8, 8)}
     assert largest_error(model, result.model, feeds) < 1e-4
-
-
-def test_overridable_weight_is_left_alone(tmp_path: Path) -> None:
-    nodes = [node("Conv", ["x", "W"], ["a"]), node("BatchNormalization", ["a", *NORM], ["y"])]
-    model = onnx_model(
-        tmp_path,
-        nodes,
-        {"x": (["n", 3, 8, 8], "float32")},
-        {"y": ["n", 8, 6, 6]},
-        {**statistics(8), "W": random(8, 3, 3, 3)},
-        ["W"],
-    )
-    assert fold(model, tmp_path).sites.skipped[0][1] == "'W' is not a constant"
 
 
 def test_old_file_lists_weights_as_inputs(tmp_path: Path) -> None:

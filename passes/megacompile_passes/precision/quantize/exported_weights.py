@@ -1,11 +1,10 @@
-"""Store weights of linear layers and convolutions as integers with scales; activations stay
-float."""
+"""Weights of an exported program as integers with scales; activations stay in float."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from megacompile_passes.programs.surgery import operator_name
+from megacompile_passes.programs.nodes import operator_name, stored_tensor
 
 if TYPE_CHECKING:
     import torch
@@ -23,6 +22,7 @@ def quantize_weights(
     import torch
 
     graph = module.graph
+    most = 2 ** (bits - 1) - 1
     made: dict[tuple[str, int], torch.fx.Node] = {}
     for node in list(graph.nodes):
         name = operator_name(node)
@@ -31,34 +31,21 @@ def quantize_weights(
         weight: Any = node.args[1] if len(node.args) > 1 else None
         if getattr(weight, "op", "") != "get_attr":
             continue
-        value = (
-            module.get_parameter(weight.target).detach()
-            if _is_parameter(module, weight.target)
-            else module.get_buffer(weight.target)
-        )
+        value = stored_tensor(module, weight)
         if value.dtype != torch.float32 or value.dim() < 2:
             continue
         # conv_transpose has its output channels in the second axis
         axis = 1 if "transpose" in name else 0
-        if (weight.target, axis) not in made:
-            with graph.inserting_before(_first_use(weight)):
-                made[weight.target, axis] = _dequantized(
-                    module, weight, value, axis, per_channel, 2 ** (bits - 1) - 1
-                )
-        source = made[weight.target, axis]
+        key = (weight.target, axis)
+        if key not in made:
+            with graph.inserting_before(weight.next):
+                made[key] = _dequantized(module, weight, value, axis, per_channel, most)
+        source = made[key]
         source.meta.setdefault("val", weight.meta.get("val"))
         node.update_arg(1, source)
     graph.eliminate_dead_code()
     graph.lint()
     module.recompile()
-
-
-def _is_parameter(module: torch.nn.Module, path: str) -> bool:
-    return path in dict(module.named_parameters(remove_duplicate=False))
-
-
-def _first_use(weight: torch.fx.Node) -> torch.fx.Node:
-    return weight.next
 
 
 def _dequantized(
@@ -88,15 +75,6 @@ def _dequantized(
         return graph.call_function(operators.dequantize_per_tensor.default, arguments)
     module.register_buffer(f"{base}_scale", scale)
     module.register_buffer(f"{base}_zero", torch.zeros(scale.shape, dtype=torch.int64))
-    return graph.call_function(
-        operators.dequantize_per_channel.default,
-        (
-            integers,
-            graph.get_attr(f"{base}_scale"),
-            graph.get_attr(f"{base}_zero"),
-            axis,
-            -most,
-            most,
-            torch.int8,
-        ),
-    )
+    scales, zeros = graph.get_attr(f"{base}_scale"), graph.get_attr(f"{base}_zero")
+    by_channel = (integers, scales, zeros, axis, -most, most, torch.int8)
+    return graph.call_function(operators.dequantize_per_channel.default, by_channel)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any
 
 from megacompile.errors import ModelError
 from megacompile.models import Eager, Structure, quiet
 from megacompile.spec import ConstantInput, DictInput, TupleInput
-from megacompile_passes.modules.tracing import first_line, user_frame
+from megacompile_passes.messages import FRAME, first_line, user_frame
 
 if TYPE_CHECKING:
     import torch
@@ -48,7 +47,7 @@ def _reason(error: Exception) -> str:
 
 
 def _place(error: Exception) -> str | None:
-    found = re.findall(r'File "([^"]+)", line (\d+)', str(error))
+    found = FRAME.findall(str(error))
     return f"{found[-1][0]}:{found[-1][1]}" if found else user_frame(error)
 
 

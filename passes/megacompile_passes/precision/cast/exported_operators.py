@@ -1,0 +1,83 @@
+"""Operators of exported programs by how they bear 16 bits."""
+
+from __future__ import annotations
+
+NORMALIZATION = {
+    "layer_norm",
+    "native_layer_norm",
+    "batch_norm",
+    "_native_batch_norm_legit_no_training",
+    "_native_batch_norm_legit",
+    "native_batch_norm",
+    "cudnn_batch_norm",
+    "group_norm",
+    "native_group_norm",
+    "instance_norm",
+    "rms_norm",
+    "_fused_rms_norm",
+    "local_response_norm",
+}
+SOFTMAX = {"softmax", "_softmax", "log_softmax", "_log_softmax", "logsumexp"}
+REDUCTION = {
+    "exp",
+    "expm1",
+    "pow",
+    "rsqrt",
+    "sum",
+    "mean",
+    "var",
+    "std",
+    "var_mean",
+    "std_mean",
+    "cumsum",
+    "cumprod",
+    "logcumsumexp",
+    "prod",
+    "norm",
+    "linalg_vector_norm",
+    "dist",
+    "log",
+    "log1p",
+    "cosine_similarity",
+    "normalize",
+    "trace",
+}
+# These move elements: they run in the dtype that arrives.
+MOVES = {
+    "view",
+    "reshape",
+    "_unsafe_view",
+    "permute",
+    "transpose",
+    "t",
+    "expand",
+    "expand_as",
+    "squeeze",
+    "unsqueeze",
+    "flatten",
+    "unflatten",
+    "slice",
+    "select",
+    "split",
+    "chunk",
+    "split_with_sizes",
+    "unbind",
+    "narrow",
+    "detach",
+    "alias",
+    "clone",
+    "contiguous",
+    "dropout",
+    "getitem",
+    "repeat",
+    "flip",
+    "roll",
+    "movedim",
+    "swapaxes",
+    "diagonal",
+    "view_as",
+    "unfold",
+}
+# A masked sum or choice of values out of range must not be rounded before the softmax.
+ELEMENTWISE = {"add", "sub", "rsub", "mul", "where", "masked_fill", "maximum", "minimum", "neg"}
+MEASURE_FREE = MOVES | {"to", "_to_copy", "type_as"}
