@@ -26,6 +26,14 @@ def build():
                          nn.Linear(256, 10))
 """
 
+SPEC = {
+    "name": "itself",
+    "model": {"python": "model.py:build"},
+    "inputs": {"input": {"shape": [16, 256]}},
+    "backends": ["onnxruntime"],
+    "benchmark": {"baselines": ["onnxruntime"], "seconds": 3},
+}
+
 
 def main() -> None:
     builds = int(sys.argv[1]) if len(sys.argv) > 1 else 20
@@ -40,16 +48,7 @@ def main() -> None:
                 build_dir=folder / "build", report_dir=folder / "report", cache_dir=folder / "cache"
             )
             for number in range(builds):
-                spec = megacompile.Spec.model_validate(
-                    {
-                        "name": "itself",
-                        "model": {"python": "model.py:build"},
-                        "seed": number,
-                        "inputs": {"input": {"shape": [16, 256]}},
-                        "backends": ["onnxruntime"],
-                        "benchmark": {"baselines": ["onnxruntime"], "seconds": 3},
-                    }
-                )
+                spec = megacompile.Spec.model_validate({**SPEC, "seed": number})
                 report = megacompile.build(spec, options, base=folder).report
                 speedup = report.candidates[0].points[0].speedup
                 check = report.aa_check

@@ -116,17 +116,16 @@ def cosine(plain: TrainingStep, other: TrainingStep, batch: dict[str, torch.Tens
         gradients.append({n: g.clone() for n, g in step.gradients().items()})
         step.optimizer.zero_grad(set_to_none=True)
     first, second = gradients
-    return min(
-        float(
-            torch.nn.functional.cosine_similarity(
-                first[n].flatten().double(), second[n].flatten().double(), 0
-            )
-        )
-        for n in first
-    )
+    return min(cosine_of(first[name], second[name]) for name in first)
+
+
+def cosine_of(one: torch.Tensor, other: torch.Tensor) -> float:
+    a, b = one.flatten().double(), other.flatten().double()
+    return float(torch.nn.functional.cosine_similarity(a, b, 0))
 
 
 def checkpoints(form: Training, context: PassContext, memory: float, rounds: int) -> None:
+    """A budget, and every k-th block, each at the same measured memory as a budget."""
     assert context.training is not None
     batch = next(context.training.batches())
     plain = form.step()
@@ -141,11 +140,8 @@ def checkpoints(form: Training, context: PassContext, memory: float, rounds: int
         result = CheckpointBlocks(memory=share).run(form, context)
         add(name, result.model.step())
         policies = Counter(one.policy for one in result.model.recipe.checkpoints)
-        print(
-            f"{name}: "
-            + ", ".join(f"{n} {policy}" for policy, n in policies.items())
-            + f"; {result.notes[-1]}"
-        )
+        shown = ", ".join(f"{n} {policy}" for policy, n in policies.items())
+        print(f"{name}: {shown}; {result.notes[-1]}")
 
     budget(f"budget {memory:g}", memory)
     for k in EVERY:
@@ -154,17 +150,15 @@ def checkpoints(form: Training, context: PassContext, memory: float, rounds: int
         budget(f"budget of every {k}", min(shares[f"every {k}"] * 1.0001, 0.9999))
     times = race(steps, batch, rounds)
     for name in steps:
-        print(
-            f"{name:<18} memory {shares[name]:.3f}  step time {ratio(times['plain'], times[name])}"
-        )
+        slower = ratio(times["plain"], times[name])
+        print(f"{name:<18} memory {shares[name]:.3f}  step time {slower}")
     for k in EVERY:
-        print(
-            f"budget of every {k} over every {k}, at its memory: step time "
-            f"{ratio(times[f'every {k}'], times[f'budget of every {k}'])}"
-        )
+        slower = ratio(times[f"every {k}"], times[f"budget of every {k}"])
+        print(f"budget of every {k} over every {k}, at its memory: step time {slower}")
 
 
 def compression(form: Training, context: PassContext, rounds: int) -> None:
+    """Saved tensors of 8 and of 4 bits: memory, time, and the gradients they cost."""
     assert context.training is not None
     batch = next(context.training.batches())
     steps = {"plain": form.step()}
@@ -226,13 +220,14 @@ def sharding(spec: Path, form: Training, context: PassContext) -> None:
     request = {"folder": str(folder), "spec": str(spec), "batch": training.train.batch_size}
     with Crew(2, training.threads, "memory:rank", request) as crew:
         ranks = crew.ask({})
+    lasting = sum(one[name] for name in LASTING)
     for number, rank in enumerate(ranks):
         parts = ", ".join(f"{name} {rank['state'][name] / one[name]:.3f}" for name in LASTING)
-        whole = sum(rank["state"][n] for n in LASTING) / sum(one[n] for n in LASTING)
+        share = sum(rank["state"][name] for name in LASTING) / lasting
         apart = max(abs(a - b) / abs(a) for a, b in zip(losses, rank["losses"], strict=True))
         print(
-            f"rank {number}: {whole:.3f} of one process's {sum(one[n] for n in LASTING) / 1e6:.1f}"
-            f" MB ({parts}); losses over {len(losses)} steps differ by at most {apart:.1e}"
+            f"rank {number}: {share:.3f} of one process's {lasting / 1e6:.1f} MB ({parts}); "
+            f"losses over {len(losses)} steps differ by at most {apart:.1e}"
         )
 
 

@@ -19,18 +19,16 @@ import megacompile
 
 
 def chain(path: Path, nodes: int) -> None:
-    """Write Abs(x), Neg(.), Abs(.), …: nothing that a simplifier could fold."""
-    made = [
-        helper.make_node("Sin" if i % 2 else "Cos", [f"t{i}"], [f"t{i + 1}"]) for i in range(nodes)
-    ]
-    ends = [
-        helper.make_tensor_value_info(n, TensorProto.FLOAT, ["n", 8]) for n in ("t0", f"t{nodes}")
-    ]
+    """Write Cos(x), Sin(.), Cos(.), …: nothing that a simplifier could fold."""
+    made = []
+    for number in range(nodes):
+        kind = "Sin" if number % 2 else "Cos"
+        made.append(helper.make_node(kind, [f"t{number}"], [f"t{number + 1}"]))
+    names = ("t0", f"t{nodes}")
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", 8]) for name in names]
     graph = helper.make_graph(made, "chain", ends[:1], ends[1:])
-    onnx.save(
-        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9),
-        str(path),
-    )
+    opsets = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=9), str(path))
 
 
 def spec(nodes: int) -> megacompile.Spec:

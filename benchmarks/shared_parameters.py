@@ -106,13 +106,10 @@ def size_of(data: dict[str, Any]) -> int:
         key = next(event["key"] for event in events if event["event"] == "engine")
         entry = Cache(work / "cache").get(key)
         assert entry is not None
-        files = (entry.folder / FORM).rglob("*")
         # TensorRT's model lies beside its engine, to be built again where the GPU is.
-        return sum(
-            file.stat().st_size
-            for file in files
-            if file.is_file() and (chosen.backend.name != "tensorrt" or file.suffix == ".engine")
-        )
+        pattern = "*.engine" if chosen.backend.name == "tensorrt" else "*"
+        files = (entry.folder / FORM).rglob(pattern)
+        return sum(file.stat().st_size for file in files if file.is_file())
 
 
 def _sizes(send: Any, engine: str, precision: str, share: list[Any]) -> None:
@@ -150,12 +147,10 @@ def main() -> None:
     parser.add_argument("--every", type=int, default=2, help="blocks that share")
     parser.add_argument("--list", action="store_true", help="name the engines and precisions")
     chosen = parser.parse_args()
-    cases = [
-        (e, p)
-        for e, precisions in ENGINES.items()
-        for p in precisions
-        if not chosen.engine or e in chosen.engine or f"{e}/{p}" in chosen.engine
-    ]
+    cases = [(engine, precision) for engine in ENGINES for precision in ENGINES[engine]]
+    if chosen.engine:
+        wanted = set(chosen.engine)
+        cases = [(e, p) for e, p in cases if wanted & {e, f"{e}/{p}"}]
     if chosen.list or not cases:
         sys.exit("\n".join(f"{engine}/{precision}" for engine, precision in cases))
     print("| engine | precision | MB | MB shared | encoder left |\n|---|---|---|---|---|")

@@ -10,6 +10,7 @@ take turns, in an order shuffled every round; ratios are medians over rounds.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import random
 import shutil
@@ -31,19 +32,21 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "specs"))
 import minilm
 
 from megacompile.deploy.triton.export import export_triton
-from megacompile.engines.bundle import MANIFEST, seal
+from megacompile.engines.manifest import MANIFEST, seal
 from tests.deploy.triton.conftest import wait_ready
 from tests.deploy.triton.server import Server, missing
 
 NONE, AUTO = "none", "auto"
-SWEEP = {
-    f"{'-'.join(map(str, sizes)) or 'any'}, {delay} us": {
-        "preferred_batch_sizes": sizes,
-        "max_queue_delay_us": delay,
-    }
-    for sizes in ([], [8], [2, 4, 8])
-    for delay in (0, 1000, 5000)
-}
+SIZES, DELAYS = ([], [8], [2, 4, 8]), (0, 1000, 5000)
+
+
+def sweep() -> dict[str, dict[str, Any]]:
+    """All pairs of preferred batch sizes and waits, by what they are called in the table."""
+    found: dict[str, dict[str, Any]] = {}
+    for sizes, delay in itertools.product(SIZES, DELAYS):
+        label = f"{'-'.join(map(str, sizes)) or 'any'}, {delay} us"
+        found[label] = {"preferred_batch_sizes": sizes, "max_queue_delay_us": delay}
+    return found
 
 
 def with_settings(bundle: Path, place: Path, triton: dict[str, Any]) -> Path:
@@ -70,11 +73,9 @@ def serve(bundle: Path, settings: dict[str, dict[str, Any]]) -> Iterator[tuple[S
             found = export_triton(copy, repository, lambda message: None)
             names.append(name)
             if found.curve:
-                print(
-                    f"{label}: preferred {found.tuning.preferred}, wait "
-                    f"{found.tuning.delay_us} us; from "
-                    + ", ".join(f"{m.batch}: {m.latency_ms:.1f} ms" for m in found.curve)
-                )
+                curve = ", ".join(f"{m.batch}: {m.latency_ms:.1f} ms" for m in found.curve)
+                chosen = f"preferred {found.tuning.preferred}, wait {found.tuning.delay_us} us"
+                print(f"{label}: {chosen}; from {curve}")
         with Server(repository, Path(folder) / "work") as server:
             for name in names:
                 wait_ready(server, name)
@@ -119,7 +120,7 @@ def main() -> None:
     if reason is not None:
         sys.exit(f"no server can be started: {reason}")
     texts = [query for query, _ in minilm.evaluation_pairs()]
-    settings: dict[str, dict[str, Any]] = {NONE: {"dynamic_batching": False}, AUTO: {}, **SWEEP}
+    settings: dict[str, dict[str, Any]] = {NONE: {"dynamic_batching": False}, AUTO: {}, **sweep()}
     labels = list(settings)
     figures: dict[str, list[tuple[float, float]]] = {label: [] for label in labels}
     with serve(arguments.bundle, settings) as (server, names):
@@ -140,9 +141,8 @@ def report(figures: dict[str, list[tuple[float, float]]]) -> None:
     base = figures[NONE]
 
     def ratios(label: str, which: int) -> float:
-        return statistics.median(
-            one[which] / plain[which] for one, plain in zip(figures[label], base, strict=True)
-        )
+        pairs = zip(figures[label], base, strict=True)
+        return statistics.median(one[which] / plain[which] for one, plain in pairs)
 
     print(f"{'setting':<16} {'requests/s':>10} {'p95 ms':>8} {'throughput':>11} {'p95':>6}")
     for label, taken in figures.items():
@@ -151,13 +151,10 @@ def report(figures: dict[str, list[tuple[float, float]]]) -> None:
             f"{label:<16} {rate:>10.1f} {1000 * tail:>8.1f} {ratios(label, 0):>10.2f}x "
             f"{ratios(label, 1):>5.2f}x"
         )
-    best = max(
-        (label for label in figures if label not in (NONE, AUTO)),
-        key=lambda label: ratios(label, 0),
-    )
-    against = statistics.median(
-        auto[0] / one[0] for auto, one in zip(figures[AUTO], figures[best], strict=True)
-    )
+    swept = [label for label in figures if label not in (NONE, AUTO)]
+    best = max(swept, key=lambda label: ratios(label, 0))
+    pairs = zip(figures[AUTO], figures[best], strict=True)
+    against = statistics.median(auto[0] / one[0] for auto, one in pairs)
     print(f"automatic choice: {against:.3f} of the throughput of the sweep's best, {best}")
 
 

@@ -114,11 +114,10 @@ def main() -> None:
         export_triton(arguments.bundle, repository, print)
         with Server(repository, Path(folder) / "work") as server:
             wait_ready(server, "minilm")
-            threads = [
-                threading.Thread(target=good_client, args=(server.grpc, n, vectors, tally))
-                for n in range(arguments.clients)
-            ]
-            threads.append(threading.Thread(target=bad_client, args=(server.grpc, tally)))
+            threads = [threading.Thread(target=bad_client, args=(server.grpc, tally))]
+            for number in range(arguments.clients):
+                good = (server.grpc, number, vectors, tally)
+                threads.append(threading.Thread(target=good_client, args=good))
             for thread in threads:
                 thread.start()
             end = time.monotonic() + 60 * arguments.minutes

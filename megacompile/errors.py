@@ -119,6 +119,7 @@ class Problems(MegacompileError):
 
     @classmethod
     def of(cls, problems: Sequence[MegacompileError]) -> Problems:
+        """All of them as one."""
         return cls(what=f"{len(problems)} problems", problems=tuple(problems))
 
     def __str__(self) -> str:

@@ -114,9 +114,8 @@ def _crops(left: float, right: float, each: int, seed: int) -> Pixels:
 def _band(path: Path, left: float, right: float) -> Image.Image:
     with Image.open(path) as photograph:
         width, height = photograph.size
-        return photograph.convert("RGB").crop(
-            (round(left * width), 0, round(right * width), height)
-        )
+        box = (round(left * width), 0, round(right * width), height)
+        return photograph.convert("RGB").crop(box)
 
 
 def _crop(band: Image.Image, generator: np.random.Generator) -> Pixels:

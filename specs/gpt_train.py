@@ -137,11 +137,12 @@ def _texts() -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
     files = sorted(f for f in library.rglob("*.py") if skipped.isdisjoint(f.parts))
     order = np.random.default_rng(0).permutation(len(files))
     cut = int(len(files) * (1 - HELD_OUT))
-    parts = [
-        b"".join(files[i].read_bytes() for i in chosen) for chosen in (order[:cut], order[cut:])
-    ]
-    first, second = (np.frombuffer(part, dtype=np.uint8) for part in parts)
-    return first, second
+
+    def joined(chosen: NDArray[np.int64]) -> NDArray[np.uint8]:
+        text = b"".join(files[index].read_bytes() for index in chosen)
+        return np.frombuffer(text, dtype=np.uint8)
+
+    return joined(order[:cut]), joined(order[cut:])
 
 
 def _initialise(module: nn.Module) -> None:

@@ -41,9 +41,9 @@ def assemble(
     """The whole report but for `build_seconds`. The first baseline carries the original's metric:
     it is the same model."""
     points = job.spec.points()
-    names = [n for n in job.plan.baselines if n in measured]
-    first = measured[names[0]] if names else None
-    race = judge.Race.of(points, [batch_of(job.spec.tensors(), p) for p in points], first, measured)
+    batch = [batch_of(job.spec.tensors(), point) for point in points]
+    first = next((measured[n] for n in job.plan.baselines if n in measured), None)
+    race = judge.Race.of(points, batch, first, measured)
     baselines = []
     for name in job.plan.baselines:
         plain = next((o for o in lowered if o.plan.backend.name == name), None)
@@ -52,15 +52,10 @@ def assemble(
     baselines[0].metric = metric
     candidates = [state_of(o, measured.get(o.plan.name)) for o in outcomes]
     best = judge.best_baseline(baselines)
+    rival = measured[best.name] if best else None
     for candidate in candidates:
-        judge.judge_candidate(
-            race,
-            job.spec.budget,
-            candidate,
-            measured.get(candidate.name),
-            measured[best.name] if best else None,
-            metric,
-        )
+        mine = measured.get(candidate.name)
+        judge.judge_candidate(race, job.spec.budget, candidate, mine, rival, metric)
     check = race.check
     verdict, winner, sentence = judge.choose(candidates, baselines, check)
     chosen = next((c for c in candidates if c.name == winner), None)
@@ -164,15 +159,13 @@ def _warnings(job: Job, original: Original, check: AAResult | None) -> list[str]
 
 
 def _provenance(job: Job) -> Provenance:
-    path = job.loaded.document.name
+    spec, path = job.spec, job.loaded.document.name
+    hooks = [spec.model.python]
+    if spec.train is not None:
+        hooks += [spec.train.loss, spec.train.batches]
+    hooks += [one.python for one in (spec.data.calibration, spec.data.evaluation) if one]
     files = {}
-    train = job.spec.train
-    training = (train.loss, train.batches) if train else ()
-    for hook in (
-        job.spec.model.python,
-        *training,
-        *(h.python for h in (job.spec.data.calibration, job.spec.data.evaluation) if h),
-    ):
+    for hook in hooks:
         if hook and hook.partition(":")[0].endswith(".py"):
             name = hook.rpartition(":")[0]
             files[name] = file_sha256(job.base / name)
@@ -184,11 +177,12 @@ def _provenance(job: Job) -> Provenance:
         spec_sha256=spec_hash,
         files=files,
         commit=_commit(job.base),
-        seed=job.spec.seed,
+        seed=spec.seed,
     )
 
 
 def build_time(job: Job, outcomes: list[Outcome]) -> BuildTime:
+    """Where the build's seconds went; what came from the cache took none."""
     fresh = [s for o in outcomes for s in o.steps if not s.cached]
     engines = [o.lowering for o in outcomes if o.lowering and not o.lowering.cached]
     total = time.perf_counter() - job.clock.start
@@ -227,16 +221,9 @@ def _baseline(job: Job, name: str, plain: Outcome | None, measured: Measured | N
 
 
 def _reason(error: MegacompileError) -> str:
+    said = {"expected": error.expected, "got": error.got, "because": error.cause}
     parts = [f"{error.where}: {error.what}" if error.where else error.what]
-    parts += [
-        f"{label} {text}"
-        for label, text in (
-            ("expected", error.expected),
-            ("got", error.got),
-            ("because", error.cause),
-        )
-        if text
-    ]
+    parts += [f"{label} {text}" for label, text in said.items() if text]
     return "; ".join(parts)
 
 
@@ -248,14 +235,9 @@ def _commit(folder: Path) -> str | None:
     """The commit the spec's folder stands at, marked when files differ from it."""
 
     def git(*arguments: str) -> str | None:
+        command = ["git", "-C", str(folder), *arguments]
         try:
-            done = subprocess.run(
-                ["git", "-C", str(folder), *arguments],
-                capture_output=True,
-                text=True,
-                timeout=10,
-                check=False,
-            )
+            done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
         except (OSError, subprocess.TimeoutExpired):
             return None
         return done.stdout.strip() if done.returncode == 0 else None

@@ -8,6 +8,7 @@ from typing import Any
 
 from megacompile.builder.job import Job, Outcome
 from megacompile.builder.keys import FORM, keys_of
+from megacompile.builder.manager import stored_record
 from megacompile.errors import MegacompileError
 from megacompile.measure import Original
 from megacompile.plan import CandidatePlan
@@ -62,15 +63,13 @@ def build_candidates(
 
 def all_stored(job: Job, plans: Sequence[CandidatePlan], original: Original) -> bool:
     """Whether no candidate will need a process."""
-    keys = [
-        keys_of(p, job.spec, original, job.machine, job.base)[-1]
-        for p in plans
-        if not p.unavailable
-    ]
-    return all(job.cache.get(key) is not None for key in keys)
+    wanted = [plan for plan in plans if not plan.unavailable]
+    engines = [keys_of(p, job.spec, original, job.machine, job.base)[-1] for p in wanted]
+    return all(job.cache.get(key) is not None for key in engines)
 
 
 def build_candidate(job: Job, plan: CandidatePlan, original: Original, workers: Workers) -> Outcome:
+    """One candidate out of the store, or built in a process of its own."""
     outcome = Outcome(plan)
     if plan.unavailable:
         job.listen("finished", candidate=plan.name, status="unavailable", note=plan.unavailable)
@@ -92,13 +91,7 @@ def _from_cache(job: Job, outcome: Outcome, keys: list[str]) -> bool:
     entries = [job.cache.get(key) for key in keys]
     if not all(entries) or not job.cache.get(keys[-1], check=True):
         return False
-    records = [
-        Step.model_validate(
-            {**e.record["step"], "cached": True, "cache_reason": "same input, options and versions"}
-        )
-        for e in entries
-        if e is not None
-    ]
+    records = [stored_record(entry) for entry in entries if entry is not None]
     outcome.steps, outcome.lowering = records[:-1], records[-1]
     _from_engine(job, outcome, keys[-1])
     return True
@@ -141,13 +134,8 @@ def _in_process(job: Job, outcome: Outcome, original: Original, workers: Workers
                 elif event["event"] == "progress":
                     job.listen("step", candidate=plan.name, step=f"{step}: {event['message']}")
                 elif event["event"] == "bar":
-                    job.listen(
-                        "bar",
-                        candidate=plan.name,
-                        done=event["done"],
-                        total=event["total"],
-                        note=f"{step}: {event['note']}",
-                    )
+                    done, total, note = event["done"], event["total"], f"{step}: {event['note']}"
+                    job.listen("bar", candidate=plan.name, done=done, total=total, note=note)
                 elif event["event"] == "step":
                     outcome.steps.append(Step.model_validate(event["record"]))
                 elif event["event"] == "engine":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from megacompile.plan import Machine
 from megacompile.report import Candidate, Ceiling
 from megacompile.system import Cache, Send, Worker, key_of, machine_name, thread_environment
 
+MEASURER = "megacompile.builder.ceiling:serve"
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "int8": 1}
 
 
@@ -29,19 +31,13 @@ def machine_ceilings(
     machine: Machine, cache: Cache, say: Callable[[str], None], fresh: bool = False
 ) -> Ceilings:
     """This machine's ceilings, measured once and kept."""
-    key = key_of(
-        "ceilings", own_hash(), machine_name(), machine.threads, machine.isa, versions(["torch"])
-    )
+    here = (machine_name(), machine.threads, machine.isa)
+    key = key_of("ceilings", own_hash(), *here, versions(["torch"]))
     entry = None if fresh else cache.get(key)
     if entry is None:
         say("measuring this machine's ceilings")
-        log = cache.root / "ceilings.log"
-        with Worker(
-            "the ceilings",
-            "megacompile.builder.ceiling:serve",
-            log,
-            thread_environment(machine.threads),
-        ) as worker:
+        log, threads = cache.root / "ceilings.log", thread_environment(machine.threads)
+        with Worker("the ceilings", MEASURER, log, threads) as worker:
             done = worker.ask({"threads": machine.threads})
         record = {"rates": done["rates"], "bandwidth": done["bandwidth"]}
 
@@ -49,8 +45,6 @@ def machine_ceilings(
             (folder / "ceilings.json").write_text(json.dumps(record))
 
         if fresh:
-            import shutil
-
             shutil.rmtree(cache.folder(key), ignore_errors=True)
         entry = cache.put(key, record, write)
     return Ceilings(entry.record["rates"], entry.record["bandwidth"])

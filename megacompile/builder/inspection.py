@@ -14,6 +14,8 @@ from megacompile.spec import Spec
 from megacompile.system import file_sha256, hooks, key_of, sources_hash
 
 INSPECTION = "megacompile.builder.worker:serve_inspection"
+# The parts of a spec that the original's record depends on, beside `train` where there is one.
+DESCRIBED = ("model", "dims", "inputs", "outputs", "data", "benchmark", "seed")
 
 
 class Described(Protocol):
@@ -21,8 +23,10 @@ class Described(Protocol):
 
     @property
     def spec(self) -> Spec: ...
+
     @property
     def base(self) -> Path: ...
+
     @property
     def spec_data(self) -> dict[str, Any]: ...
 
@@ -40,29 +44,17 @@ def original_key(job: Described) -> str:
         source = onnxfile.fingerprint(path)  # with its data files
     elif path is not None:
         source = file_sha256(path)
-    hooks = [
-        _hook_hash(job, hook.python)
-        for hook in (job.spec.data.calibration, job.spec.data.evaluation)
-        if hook
-    ]
+    data = job.spec.data
+    hooks = [_hook_hash(job, one.python) for one in (data.calibration, data.evaluation) if one]
     if job.spec.train is not None:
         from megacompile.training import hook_hashes
 
         hooks += hook_hashes(job.spec.train, job.base)
-    described = {
-        k: job.spec_data.get(k)
-        for k in ("model", "dims", "inputs", "outputs", "data", "benchmark", "seed", "train")
-        if k != "train" or job.spec_data.get(k)
-    }
-    return key_of(
-        "inspection",
-        own_hash(),
-        str(job.base),
-        source,
-        hooks,
-        described,
-        versions(["torch", "onnx", "onnxruntime"]),
-    )
+    described = {part: job.spec_data.get(part) for part in DESCRIBED}
+    if job.spec_data.get("train"):
+        described["train"] = job.spec_data["train"]
+    libraries = versions(["torch", "onnx", "onnxruntime"])
+    return key_of("inspection", own_hash(), str(job.base), source, hooks, described, libraries)
 
 
 def _hook_hash(job: Described, reference: str) -> str:
@@ -71,6 +63,11 @@ def _hook_hash(job: Described, reference: str) -> str:
 
 
 def inspect_original(job: Job) -> tuple[Original, bool]:
+    """The original's record, and whether it is that of an earlier build.
+
+    Raises:
+        MegacompileError: the model can't be loaded, or can't be trusted.
+    """
     key = original_key(job)
     entry = job.cache.get(key)
     if entry is not None:
@@ -93,4 +90,5 @@ def inspect_original(job: Job) -> tuple[Original, bool]:
 
 
 def forget_original(job: Job) -> None:
+    """Remove the record of an original that has changed since."""
     shutil.rmtree(job.cache.folder(original_key(job)), ignore_errors=True)

@@ -52,6 +52,7 @@ class Clock:
 
     @contextmanager
     def part(self, name: str) -> Iterator[None]:
+        """Add what happens inside to a part's time."""
         start = time.perf_counter()
         try:
             yield
@@ -93,12 +94,15 @@ class Job:
 
     @property
     def logs(self) -> Path:
+        """Where the processes of this build write what they print."""
         return self.options.build_dir / ".logs" / self.spec.name
 
     def say(self, message: str) -> None:
+        """One line for whoever watches."""
         self.listen("say", message=message)
 
     def log_of(self, name: str) -> Path:
+        """The log of the process of this name."""
         return self.logs / (name.replace("/", "-").replace(" ", "-") + ".log")
 
     def worker(self, name: str, function: str) -> Worker:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
+from megacompile.builder.gates import gates_of
 from megacompile.measure import (
     AGAIN,
     AAResult,
@@ -14,7 +15,6 @@ from megacompile.measure import (
     aa_check,
     paired_ratio,
     percentiles,
-    relative_drop,
     significant,
     thin,
 )
@@ -104,6 +104,7 @@ def judge_candidate(
 
 
 def aa_record(check: AAResult | None) -> AACheck | None:
+    """An A/A check as the report holds it."""
     if check is None:
         return None
     return AACheck(
@@ -127,9 +128,7 @@ def points_of(measured: Measured, race: Race, baseline: Measured | None) -> list
         found.append(
             Point(
                 dims=dict(race.points[number]),
-                latency_ms=Latency(
-                    p50=taken.p50, p95=taken.p95, p99=taken.p99, mean=taken.mean, count=taken.count
-                ),
+                latency_ms=Latency(**asdict(taken)),
                 histogram=[round(v, 5) for v in thin(times.latencies_ms)],
                 throughput=1000 * race.batch[number] / taken.p50,
                 speedup=speedup,
@@ -146,90 +145,6 @@ def ratio_of(baseline: EngineTimes, other: EngineTimes) -> Ratio | None:
         return None
     found = paired_ratio(baseline.block_medians_ms[:rounds], other.block_medians_ms[:rounds])
     return Ratio(median=found.median, low=found.low, high=found.high)
-
-
-def gates_of(budget: Budget, candidate: Candidate, original: Mapping[str, Metric]) -> list[Gate]:
-    """Every limit of the budget held against a candidate that was built and measured."""
-    gates: list[Gate] = []
-    first = candidate.points[0] if candidate.points else None
-    if budget.metric_drop is not None:
-        gates.append(metric_gate(budget.metric_drop, candidate.metric, original))
-    error = candidate.lowering.error if candidate.lowering else None
-    if budget.cosine is not None:
-        gates.append(
-            least(
-                "cosine",
-                budget.cosine,
-                error.cosine_min if error else None,
-                error.note if error else None,
-            )
-        )
-    if error is not None:
-        gates.append(
-            Gate(
-                name="dead_channels",
-                limit=0,
-                value=len(error.dead_channels),
-                passed=not error.dead_channels,
-            )
-        )
-    if budget.size_mb is not None:
-        size = candidate.size_bytes / 1e6 if candidate.size_bytes is not None else None
-        gates.append(most("size_mb", budget.size_mb, size))
-    if not candidate.executed:
-        return gates  # time and memory are judged where the engine can run
-    # Without a speed-up (the A/A check failed) there is nothing to hold against the limit; no
-    # winner is named then.
-    if budget.speedup is not None and first is not None and first.speedup is not None:
-        gates.append(least("speedup", budget.speedup, first.speedup.low))
-    if budget.latency_ms is not None:
-        gates.append(most("latency_ms", budget.latency_ms, first.latency_ms.p50 if first else None))
-    if budget.peak_memory_mb is not None:
-        gates.append(
-            most("peak_memory_mb", budget.peak_memory_mb, first.peak_memory_mb if first else None)
-        )
-    return gates
-
-
-def metric_gate(
-    limit: float, metrics: Mapping[str, Metric], original: Mapping[str, Metric]
-) -> Gate:
-    """The worst relative loss of any metric."""
-    worst, name = float("-inf"), None
-    for key, before in original.items():
-        after = metrics.get(key)
-        if after is None:
-            return Gate(
-                name="metric_drop",
-                limit=limit,
-                value=None,
-                passed=False,
-                note=f"'{key}' was not measured",
-            )
-        drop = relative_drop(before.value, after.value, before.higher_is_better)
-        if drop > worst:
-            worst, name = drop, key
-    if name is None:
-        return Gate(name="metric_drop", limit=limit, value=None, passed=False, note="no metric")
-    return Gate(
-        name="metric_drop",
-        limit=limit,
-        value=worst,
-        passed=worst <= limit,
-        note=f"{name}: {original[name].value:.4g} to {metrics[name].value:.4g}",
-    )
-
-
-def least(name: str, limit: float, value: float | None, note: str | None = None) -> Gate:
-    """A gate that a value passes when it is at least the limit."""
-    passed = value is not None and value >= limit
-    return Gate(name=name, limit=limit, value=value, passed=passed, note=note)
-
-
-def most(name: str, limit: float, value: float | None, note: str | None = None) -> Gate:
-    """A gate that a value passes when it is at most the limit."""
-    passed = value is not None and value <= limit
-    return Gate(name=name, limit=limit, value=value, passed=passed, note=note)
 
 
 def choose(
@@ -256,29 +171,24 @@ def choose(
     speedup = best.points[0].speedup
     if speedup is None or significant(_interval(speedup), floor) != "faster":
         shown = f" ({_shown(speedup)})" if speedup else ""
-        return (
-            "no_improvement",
-            None,
-            (
-                f"No candidate is significantly faster than {first}; "
-                f"the best, {best.name}, runs at {_times(speedup)} its speed{shown}."
-            ),
+        text = (
+            f"No candidate is significantly faster than {first}; "
+            f"the best, {best.name}, runs at {_times(speedup)} its speed{shown}."
         )
+        return "no_improvement", None, text
     rival = best_baseline(baselines)
     against = best.versus_best_baseline
     if rival and against and significant(_interval(against), floor) == "slower":
-        return (
-            "no_improvement",
-            None,
-            (
-                f"The unchanged model on {rival.name} is faster than every candidate; "
-                f"the best, {best.name}, runs at {_times(against)} its speed."
-            ),
+        text = (
+            f"The unchanged model on {rival.name} is faster than every candidate; "
+            f"the best, {best.name}, runs at {_times(against)} its speed."
         )
+        return "no_improvement", None, text
     return "improved", best.name, _winner_sentence(best, first, rival, baselines)
 
 
 def best_baseline(baselines: Sequence[Baseline]) -> Baseline | None:
+    """The fastest at the first point of those that were raced."""
     running = [b for b in baselines if b.points]
     return min(running, key=lambda b: b.points[0].latency_ms.p50, default=None)
 
@@ -290,17 +200,13 @@ def _interval(ratio: Ratio) -> RatioInterval:
 def _winner_sentence(
     best: Candidate, first: str, rival: Baseline | None, baselines: Sequence[Baseline]
 ) -> str:
-    point = best.points[0]
+    point, against = best.points[0], best.versus_best_baseline
     assert point.speedup is not None
-    at = ", ".join(f"{n} {s}" for n, s in point.dims.items())
-    text = (
-        f"{best.name} is {_times(point.speedup)} as fast as {first} "
-        f"({_shown(point.speedup)})" + (f" at {at}" if at else "")
-    )
-    if rival and rival.name != first and best.versus_best_baseline:
-        text += (
-            f" and {_times(best.versus_best_baseline)} as fast as the best baseline, {rival.name}"
-        )
+    text = f"{best.name} is {_times(point.speedup)} as fast as {first} ({_shown(point.speedup)})"
+    if point.dims:
+        text += " at " + ", ".join(f"{name} {size}" for name, size in point.dims.items())
+    if rival and rival.name != first and against:
+        text += f" and {_times(against)} as fast as the best baseline, {rival.name}"
     original = baselines[0].metric if baselines else {}
     changes = [
         f"{n} {original[n].value:.4g} to {m.value:.4g}"
@@ -321,21 +227,19 @@ def _waiting_sentence(waiting: Sequence[Candidate]) -> str:
 
 def outside_sentence(outside: Sequence[Candidate]) -> str:
     """What the candidate nearest to the budget breaks."""
-    best = min(
-        outside,
-        key=lambda c: (
-            sum(not g.passed for g in c.gates),
-            c.points[0].latency_ms.p50 if c.points else 0,
-        ),
-    )
-    broken = [
-        f"{g.name} {g.value:.4g} (limit {g.limit:.4g})"
-        if g.value is not None and g.limit is not None
-        else g.name
-        for g in best.gates
-        if not g.passed
-    ]
-    return f"Nothing is inside the budget; nearest is {best.name}, outside in {', '.join(broken)}."
+
+    def distance(candidate: Candidate) -> tuple[int, float]:
+        latency = candidate.points[0].latency_ms.p50 if candidate.points else 0
+        return sum(not gate.passed for gate in candidate.gates), latency
+
+    def shown(gate: Gate) -> str:
+        if gate.value is None or gate.limit is None:
+            return gate.name
+        return f"{gate.name} {gate.value:.4g} (limit {gate.limit:.4g})"
+
+    best = min(outside, key=distance)
+    broken = ", ".join(shown(gate) for gate in best.gates if not gate.passed)
+    return f"Nothing is inside the budget; nearest is {best.name}, outside in {broken}."
 
 
 def failed_sentence(candidates: Sequence[Candidate]) -> str:

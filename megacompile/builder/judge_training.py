@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from megacompile.builder import judge
+from megacompile.builder.gates import least, metric_gate, most, size_gate
 from megacompile.measure import AAResult, Measured, RatioInterval, significant
 from megacompile.report import (
     Candidate,
@@ -44,39 +45,23 @@ def gates_of_training(
     model that the plain step trained for as many steps."""
     gates: list[Gate] = []
     if budget.metric_drop is not None:
-        gates.append(judge.metric_gate(budget.metric_drop, candidate.metric, plain))
+        gates.append(metric_gate(budget.metric_drop, candidate.metric, plain))
     if budget.peak_memory is not None:
-        gates.append(
-            judge.most(
-                "peak_memory",
-                budget.peak_memory,
-                record.memory_ratio,
-                f"{record.plain.peak_memory_mb:.1f} to {record.optimised.peak_memory_mb:.1f} MB",
-            )
-        )
+        before, after = record.plain.peak_memory_mb, record.optimised.peak_memory_mb
+        note = f"{before:.1f} to {after:.1f} MB"
+        gates.append(most("peak_memory", budget.peak_memory, record.memory_ratio, note))
     ratio = record.step_time_ratio
     # Without a ratio (the A/A check failed) there is nothing to hold against the limit.
     if budget.step_time is not None and ratio is not None:
-        gates.append(
-            judge.most(
-                "step_time",
-                budget.step_time,
-                ratio.median,
-                f"95 % interval {ratio.low:.2f} to {ratio.high:.2f}",
-            )
-        )
+        note = f"95 % interval {ratio.low:.2f} to {ratio.high:.2f}"
+        gates.append(most("step_time", budget.step_time, ratio.median, note))
     if budget.gradient_cosine is not None:
+        found = record.gradient
         gates.append(
-            judge.least(
-                "gradient_cosine",
-                budget.gradient_cosine,
-                record.gradient.cosine_min,
-                record.gradient.worst,
-            )
+            least("gradient_cosine", budget.gradient_cosine, found.cosine_min, found.worst)
         )
     if budget.size_mb is not None:
-        size = candidate.size_bytes / 1e6 if candidate.size_bytes is not None else None
-        gates.append(judge.most("size_mb", budget.size_mb, size))
+        gates.append(size_gate(budget.size_mb, candidate))
     return gates
 
 
@@ -106,21 +91,17 @@ def choose_training(
     record = best.training
     assert record is not None
     if budget.step_time is not None and record.step_time_ratio is None:
-        return (
-            "no_improvement",
-            None,
-            "Whether a step keeps the budget's step_time can't be said: "
-            f"{check.note if check else 'it was not measured'}.",
-        )
+        why = check.note if check else "it was not measured"
+        text = f"Whether a step keeps the budget's step_time can't be said: {why}."
+        return "no_improvement", None, text
     floor = check.noise_floor if check else 0.02
     faster = _faster(record.step_time_ratio, floor)
     if not faster and record.memory_ratio > LESS:
-        return (
-            "no_improvement",
-            None,
+        text = (
             f"No candidate needs less memory or time than the plain step; the best, "
-            f"{best.name}, needs {_figures(record)}.",
+            f"{best.name}, needs {_figures(record)}."
         )
+        return "no_improvement", None, text
     return "improved", best.name, f"{best.name} needs {_figures(record)}{_more(record)}."
 
 
@@ -139,10 +120,8 @@ def _figures(record: TrainingRecord) -> str:
     ratio = record.step_time_ratio
     if ratio is None:
         return text + "; no step time is claimed"
-    return text + (
-        f" and {ratio.median:.2f} times its time "
-        f"(95 % interval {ratio.low:.2f} to {ratio.high:.2f})"
-    )
+    interval = f"95 % interval {ratio.low:.2f} to {ratio.high:.2f}"
+    return f"{text} and {ratio.median:.2f} times its time ({interval})"
 
 
 def _more(record: TrainingRecord) -> str:

@@ -21,10 +21,14 @@ OWN = (
     "models",
     "training",
     "plan/passes.py",
+    "plan/declarations.py",
     "measure/original.py",
+    "measure/calibration.py",
+    "measure/sanity_checks.py",
     "measure/instruments",
     "measure/training",
     "builder/manager.py",
+    "builder/lowering.py",
 )
 HOUSE = Path(__file__).parents[1]
 
@@ -39,18 +43,18 @@ def own_hash() -> str:
 def sources_below(path: Path) -> str:
     """A hash of a Python file, or of all Python files of a folder: passes share helpers."""
     files = sorted(path.rglob("*.py")) if path.is_dir() else [path]
-    return key_of(*((f.relative_to(path.parent).as_posix(), f.read_text()) for f in files))
+    texts = [(file.relative_to(path.parent).as_posix(), file.read_text()) for file in files]
+    return key_of(*texts)
 
 
 def library_of(cls: type) -> Path:
-    """What a class's code may come from: its package, as far as it is one library.
-
-    Of our own classes that is the room.
+    """What a class's code may come from: the folder of its outermost package, or its file if it
+    is in none. Of our own classes it is their room.
     """
     file = Path(inspect.getfile(cls))
     if HOUSE in file.parents:
         return HOUSE / file.relative_to(HOUSE).parts[0]
-    depth = cls.__module__.count(".") + (file.name == "__init__.py")
+    depth = cls.__module__.count(".") + (file.name == "__init__.py")  # packages it lies in
     return file.parents[depth - 1] if depth else file
 
 
@@ -63,9 +67,8 @@ def versions(names: Sequence[str]) -> dict[str, str]:
 def root_key(spec: Spec, original: Original) -> str:
     """The key of the original under the spec's inputs."""
     described = spec.model_dump(mode="json", by_alias=True, include={"inputs", "dims", "outputs"})
-    return key_of(
-        "original", own_hash(), original.fingerprint, described, spec.seed, original.outputs
-    )
+    known = (original.fingerprint, described, spec.seed, original.outputs)
+    return key_of("original", own_hash(), *known)
 
 
 def step_key(
@@ -99,6 +102,7 @@ def step_key(
 
 
 def engine_key(before: str, backend: Backend, machine: Machine) -> str:
+    """The key of an engine: the form it is made from, the backend, and the machine."""
     return key_of(
         "engine",
         before,

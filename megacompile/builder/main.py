@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from megacompile.builder.assembly import assemble, build_time
+from megacompile.builder.assembly_training import assemble_training
 from megacompile.builder.candidates import Workers, all_stored, build_candidates
 from megacompile.builder.events import write_events
 from megacompile.builder.inspection import forget_original, inspect_original
 from megacompile.builder.job import Job, Options, Outcome
 from megacompile.builder.measuring import evaluate_original, measure
+from megacompile.builder.measuring_training import measure_training
 from megacompile.builder.products import serving_sources, write_product
-from megacompile.builder.training import assemble_training, measure_training
 from megacompile.errors import SpecError, did_you_mean
 from megacompile.measure import Original
 from megacompile.models import source_path
@@ -83,14 +84,14 @@ def make_job(
 ) -> Job:
     """What the steps of a build share."""
     return Job(
-        loaded,
-        plan,
-        options,
-        listen or Progress("quiet"),
-        Cache(_store(options)),
-        environment(plan.target.threads),
-        plan.spec.model_dump(mode="json", by_alias=True, exclude_unset=True),
-        quantized,
+        loaded=loaded,
+        plan=plan,
+        options=options,
+        listen=listen or Progress("quiet"),
+        cache=Cache(_store(options)),
+        environment=environment(plan.target.threads),
+        spec_data=plan.spec.model_dump(mode="json", by_alias=True, exclude_unset=True),
+        quantized=quantized,
     )
 
 
@@ -115,7 +116,8 @@ def run(job: Job) -> Result:
         built = build_candidates(job, plans, original, workers)
     if job.spec.train is not None:
         return _finish_training(job, original, built, remembered)
-    outcomes, lowered = built[: len(job.plan.candidates)], built[len(job.plan.candidates) :]
+    count = len(job.plan.candidates)
+    outcomes, lowered = built[:count], built[count:]
     measured, stale = measure(job, original, outcomes, lowered, remembered)
     if stale:
         return _start_over(job)

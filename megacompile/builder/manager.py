@@ -1,52 +1,30 @@
-"""Runs a candidate's plan: step after step, from the cache where it can, never twice."""
+"""Runs a candidate's steps: one after the other, from the cache where it can, never twice."""
 
 from __future__ import annotations
 
 import dataclasses
 import shutil
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Any
 
-from megacompile.builder.keys import FORM, SAMPLES, keys_of
-from megacompile.builder.pass_context import ContextMaker, training_origin
+from megacompile.builder.keys import FORM, keys_of
+from megacompile.builder.pass_context import ContextMaker
 from megacompile.errors import MegacompileError, PassError, VerificationError
-from megacompile.measure import (
-    Instrument,
-    Memory,
-    Original,
-    StepRun,
-    StepVerification,
-    Timing,
-    enforce,
-    first_broken,
-    measure_error,
-    record_of,
-    run_all,
-)
-from megacompile.models import Eager, Feeds, Form, InputSet, compare, load_original, save_arrays
-from megacompile.plan import (
-    FORMS,
-    CandidatePlan,
-    Effect,
-    Lowered,
-    Machine,
-    Pass,
-    PlannedStep,
-    Result,
-    Runner,
-)
+from megacompile.measure import Instrument, Original, StepRun
+from megacompile.models import Eager, Form, InputSet, load_original
+from megacompile.plan import FORMS, CandidatePlan, Effect, Machine, Pass, PlannedStep, Result
 from megacompile.report import ErrorRecord, SitesRecord, Skipped, Step
 from megacompile.spec import Spec
 from megacompile.system import Cache, Entry, hooks
 from megacompile.training import Training, check_stored
 
-# An engine may lose this many times what its model had lost, and this much more.
-LOWERING_FACTOR, LOWERING_SLACK = 5.0, 0.02
 RUNS = "runs"  # folder of the store for what an interrupted step goes on from
+# Why a step was taken from the store, or not.
+STORED = "same input, options and versions"
+NO_ENTRY = "no entry for this input, options and versions"
 
 
 @dataclasses.dataclass
@@ -101,13 +79,7 @@ class CandidateRun:
             self.on_start(label)
             entry = self.cache.get(key) if number <= last else None
             if entry is not None:
-                record = Step.model_validate(
-                    {
-                        **entry.record["step"],
-                        "cached": True,
-                        "cache_reason": "same input, options and versions",
-                    }
-                )
+                record = stored_record(entry)
                 self.current = None
                 self.stored.append((planned, entry))
             else:
@@ -135,10 +107,11 @@ class CandidateRun:
             else:
                 planned, entry = self.stored[-1]
                 assert entry is not None
-                self.current = self._load(planned.form, entry)
+                self.current = self.load_stored(planned.form, entry)
         return self.current
 
-    def _load(self, form: str, entry: Entry) -> Form:
+    def load_stored(self, form: str, entry: Entry) -> Form:
+        """A form out of the store."""
         if form == Eager.name and self.spec.model.kind == "python":
             hooks.load(self.spec.model.reference, self.base)  # its classes, for the stored module
         return FORMS[form].load(entry.folder / FORM, self.signature)
@@ -152,7 +125,7 @@ class CandidateRun:
                 "form": planned.form,
                 "effect": pass_.promised().value,
                 "inserted": planned.inserted,
-                "cache_reason": "no entry for this input, options and versions",
+                "cache_reason": NO_ENTRY,
             }
         )
         before = self.form()
@@ -162,7 +135,7 @@ class CandidateRun:
         try:
             with ExitStack() as stack:
                 for instrument in self.instruments:
-                    stack.enter_context(_named(instrument.around(run), pass_.name))
+                    stack.enter_context(_Named(instrument.around(run), pass_.name))
                 result = self._call(pass_, before, work, key)
                 run.after = result.model
                 run.emulated = dtype == "float16" and planned.form == "Onnx"
@@ -171,11 +144,10 @@ class CandidateRun:
             record.recovery = result.recovery
             entry = self._store(key, record, result.model)
             shutil.rmtree(self.cache.root / RUNS / key, ignore_errors=True)
-            self.current = (
-                self._load(planned.form, entry)
-                if entry and planned.form == "Onnx"
-                else result.model
-            )
+            self.current = result.model
+            if entry is not None and planned.form == "Onnx":
+                # An ONNX form is its file, and the one in `work` goes away.
+                self.current = self.load_stored(planned.form, entry)
             self.stored.append((planned, entry))
         finally:
             shutil.rmtree(work, ignore_errors=True)
@@ -231,10 +203,9 @@ class CandidateRun:
             (folder / FORM).mkdir()
             model.save(folder / FORM)
 
+        described = {"step": record.model_dump(mode="json", by_alias=True)}
         try:
-            return self.cache.put(
-                key, {"step": record.model_dump(mode="json", by_alias=True)}, write
-            )
+            return self.cache.put(key, described, write)
         except (MegacompileError, OSError):
             raise
         except Exception as error:  # whatever pickling a user's module raises
@@ -243,40 +214,11 @@ class CandidateRun:
             record.cache_reason = f"not stored: {type(error).__name__}: {error}"
             return None
 
-    def find_guilty(self, effect: Effect, dtype: str) -> str | None:
-        """After a broken engine whose steps weren't looked at: the first broken step's name."""
-        known = [(planned, entry) for planned, entry in self.stored if entry is not None]
 
-        def broken(item: tuple[PlannedStep, Entry]) -> bool:
-            found = measure_error(self.sets, self._load(item[0].form, item[1]).run)
-            return found.broken(effect.tolerance(dtype)) is not None
-
-        guilty = first_broken(known, broken)
-        return guilty[0].pass_.name if guilty else None
-
-    def find_guilty_step(self, verification: StepVerification, steps: int) -> str | None:
-        """The first stored training step that breaks its promise over many steps."""
-        from megacompile.measure.training.comparison import broken_step
-
-        known = [
-            (number, planned, entry)
-            for number, (planned, entry) in enumerate(self.stored)
-            if entry is not None and planned.form == Training.name
-        ]
-
-        def broken(item: tuple[int, PlannedStep, Entry]) -> bool:
-            form = self._load(Training.name, item[2])
-            assert isinstance(form, Training)
-            return (
-                broken_step(verification.measure(form, steps), *self.promise(item[0])) is not None
-            )
-
-        guilty = first_broken(known, broken)
-        return guilty[1].pass_.name if guilty else None
-
-
-def _named(context: AbstractContextManager[None], step: str) -> AbstractContextManager[None]:
-    return _Named(context, step)
+def stored_record(entry: Entry) -> Step:
+    """The record of a step or engine that is taken from the store."""
+    described = {**entry.record["step"], "cached": True, "cache_reason": STORED}
+    return Step.model_validate(described)
 
 
 class _Named(AbstractContextManager[None]):
@@ -294,132 +236,3 @@ class _Named(AbstractContextManager[None]):
         except VerificationError as error:
             error.where = error.where or f"after pass '{self.step}'"
             raise
-
-
-def lower(run: CandidateRun) -> tuple[Step, Entry]:
-    """Lower the last form to an engine, run it on all input sets, and store it.
-
-    Raises:
-        BackendError, VerificationError: the compiler refused, or the engine answers wrongly.
-    """
-    backend = run.plan.backend
-    run.on_start(backend.name)
-    effect, dtype = run.promise(len(run.plan.steps))
-    record = Step.model_validate(
-        {
-            "pass": backend.name,
-            "options": backend.model_dump(mode="json", exclude_defaults=True),
-            "form": "engine",
-            "effect": effect.value,
-            "cache_reason": "no entry for this input, options and versions",
-        }
-    )
-    step = StepRun(len(run.plan.steps), record, effect, dtype)
-    work = Path(tempfile.mkdtemp(prefix="megacompile-engine-"))
-    try:
-        out = work / FORM
-        out.mkdir()
-        form = run.form()
-        with Memory().around(step), Timing().around(step):
-            lowered = backend.compile(form, run.machine, run.plan.facts, out, run.on_progress)
-        absent = run.machine.absent()
-        if absent is None:
-            del form
-            run.current = None  # the engine alone is in memory while it is checked
-            runner = backend.load(out, run.machine, run.signature)
-            samples = _check_engine(run, runner, step, lowered)
-        else:
-            samples = _check_last_form(run, form, step, lowered, absent)
-        if run.spec.train is not None:
-            _check_training(run, out, step)
-        record.notes += lowered.notes
-        record.size_bytes = sum(f.stat().st_size for f in out.rglob("*") if f.is_file())
-        described = {
-            "step": record.model_dump(mode="json", by_alias=True),
-            "precision": lowered.precision,
-            "needs_isa": list(lowered.needs_isa),
-            "emulated": lowered.emulated,
-            "executed": absent is None,
-        }
-
-        def write(folder: Path) -> None:
-            shutil.copytree(out, folder / FORM)
-            save_arrays(folder / SAMPLES, samples)
-
-        return record, run.cache.put(run.keys[-1], described, write)
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
-
-
-def _check_engine(run: CandidateRun, runner: Runner, step: StepRun, lowered: Lowered) -> Feeds:
-    """Enforce the promise of all steps on the engine; returns its answers to the first set."""
-    start = time.perf_counter()
-    try:
-        results = run_all(run.sets, runner.run)
-    finally:
-        runner.close()
-    found = compare(run.sets, results)
-    emulated = lowered.emulated and step.dtype == "float16"
-    step.record.error = record_of(found, emulated)
-    step.record.verification_seconds = round(time.perf_counter() - start, 3)
-    try:
-        enforce(found, step.effect, step.dtype, step.record.pass_)
-    except VerificationError as error:
-        guilty = None if run.verify_each else run.find_guilty(step.effect, step.dtype)
-        if guilty:
-            error.what = f"'{guilty}' broke its promise (found by bisection)"
-        raise
-    _check_lowering(run.last_error, step)
-    return results[0]
-
-
-def _check_last_form(
-    run: CandidateRun, form: Form, step: StepRun, lowered: Lowered, absent: str
-) -> Feeds:
-    """Where the engine can't run, the model it was built from is held to the promise instead, on
-    all input sets; returns its answers to the first."""
-    start = time.perf_counter()
-    results = run_all(run.sets, form.run)
-    found = compare(run.sets, results)
-    step.record.error = record_of(found, emulated=step.dtype == "float16")
-    step.record.verification_seconds = round(time.perf_counter() - start, 3)
-    lowered.notes.append(f"not executed here: {absent}; verified as {form.name} on this CPU")
-    enforce(found, step.effect, step.dtype, step.record.pass_)
-    return results[0]
-
-
-def _check_training(run: CandidateRun, out: Path, step: StepRun) -> None:
-    """The step that is shipped, over many steps; what breaks it late is found by bisection."""
-    origin = training_origin(run.spec, run.base)
-    assert origin is not None
-    start = time.perf_counter()
-    form = Training.load(out, run.signature)
-    steps = origin.train.verify_steps
-    verification = StepVerification(origin)
-    try:
-        step.record.training = verification.check(
-            form, steps, step.effect, step.dtype, step.record.pass_
-        )
-    except VerificationError as error:
-        guilty = run.find_guilty_step(verification, steps)
-        if guilty:
-            error.what = f"'{guilty}' broke its promise about the training step (found by bisection"
-            error.what += f" over {steps} steps)"
-        raise
-    step.record.verification_seconds += round(time.perf_counter() - start, 3)
-
-
-def _check_lowering(before: ErrorRecord | None, step: StepRun) -> None:
-    """After a lossy pass the engine may differ from the original, but not much more than the
-    model it was made from: that would be the compiler's fault, not the pass's."""
-    after = step.record.error
-    if before is None or after is None:
-        return
-    lost, allowed = 1 - after.cosine_min, LOWERING_FACTOR * (1 - before.cosine_min) + LOWERING_SLACK
-    if lost > allowed:
-        raise VerificationError(
-            what=f"'{step.record.pass_}' computes something else than the model it was given",
-            expected=f"a cosine to the original of about {before.cosine_min:.4f}, as before it",
-            got=f"{after.cosine_min:.4f} ({after.worst})",
-            remedy="use another backend for this variant: this is a fault of the compiler",
-        )

@@ -95,13 +95,14 @@ def _evaluate_last_forms(
 
 
 def metrics_of(measured: Measured) -> dict[str, Metric]:
+    """The user's metric of one engine as the report holds it."""
     return {name: Metric(**value) for name, value in measured.metrics.items()}
 
 
 def _session(job: Job, original: Original) -> Session:
-    machine = (
-        dataclasses.replace(job.machine, device="cpu") if job.machine.absent() else job.machine
-    )
+    machine = job.machine
+    if machine.absent():
+        machine = dataclasses.replace(machine, device="cpu")
     common = {
         "spec": job.spec_data,
         "base": str(job.base),

@@ -38,7 +38,8 @@ def write_product(
     if outcome is None or outcome.folder is None or outcome.engine is None:
         return None
     job.say(f"writing the bundle of {report.winner}")
-    backend = outcome.plan.backend
+    backend, signature = outcome.plan.backend, original.signature(job.spec)
+    sets = original.input_sets()
     contents = Contents(
         name=job.spec.name,
         candidate=outcome.plan.name,
@@ -47,14 +48,14 @@ def write_product(
         precision=outcome.engine["precision"],
         needs_isa=tuple(outcome.engine["needs_isa"]),
         engine=outcome.folder,
-        signature=original.signature(job.spec),
+        signature=signature,
         spec=job.spec_data,
-        sample_inputs=original.input_sets()[0].feeds,
+        sample_inputs=sets[0].feeds,
         sample_outputs=outcome.folder.parent / SAMPLES,
         fingerprint=original.fingerprint,
         points=job.spec.points(),
         libraries=backend.libraries,
-        outputs=output_shapes(original.signature(job.spec), original.input_sets()),
+        outputs=output_shapes(signature, sets),
         hooks=serving_sources(job.spec, job.base),
     )
     return write_bundle(contents, job.options.build_dir / job.spec.name, job.machine)
@@ -85,18 +86,19 @@ def _write_unfinished(
     chosen = [(o, False) for o in outcomes if o.plan.name in waiting]
     chosen += [(o, True) for o in lowered if o.folder is not None]
     job.say(f"writing a bundle of {len(chosen)} engines that are to be finished on the target")
+    signature, sets = original.signature(job.spec), original.input_sets()
     contents = Unfinished(
         name=job.spec.name,
         parts=[_part(outcome, baseline) for outcome, baseline in chosen],
         engines=[outcome.folder for outcome, _ in chosen if outcome.folder is not None],
-        signature=original.signature(job.spec),
+        signature=signature,
         spec=job.spec_data,
-        checks=[one for one in original.input_sets() if not one.heavy],
+        checks=[one for one in sets if not one.heavy],
         fingerprint=original.fingerprint,
         points=job.spec.points(),
         report=report,
         libraries=sorted({name for o, _ in chosen for name in o.plan.backend.libraries}),
-        outputs=output_shapes(original.signature(job.spec), original.input_sets()),
+        outputs=output_shapes(signature, sets),
         hooks=serving_sources(job.spec, job.base),
     )
     return write_unfinished(contents, job.options.build_dir / job.spec.name, job.machine)

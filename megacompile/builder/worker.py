@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from megacompile.builder.manager import CandidateRun, lower
+from megacompile.builder.lowering import lower
+from megacompile.builder.manager import CandidateRun
 from megacompile.builder.pass_context import training_origin
 from megacompile.measure import (
     Dump,
@@ -54,13 +55,8 @@ def build_candidate(request: dict[str, Any], send: Send) -> None:
     run = prepare(request, send)
     run.run_steps()
     record, _ = lower(run)
-    send(
-        {
-            "event": "engine",
-            "key": run.keys[-1],
-            "record": record.model_dump(mode="json", by_alias=True),
-        }
-    )
+    described = record.model_dump(mode="json", by_alias=True)
+    send({"event": "engine", "key": run.keys[-1], "record": described})
 
 
 def refused_operators(request: dict[str, Any], send: Send) -> list[dict[str, Any]] | None:
@@ -79,9 +75,8 @@ def prepare(request: dict[str, Any], send: Send) -> CandidateRun:
     os.environ.setdefault("OMP_NUM_THREADS", str(machine.threads))
     plan = make_plan(loaded, lambda _: machine, request["quantized"])
     original = Original(**request["original"])
-    chosen = _find(
-        request["candidate"], (*plan.candidates, *plan.lowered_baselines), request["variant"]
-    )
+    planned = (*plan.candidates, *plan.lowered_baselines)
+    chosen = _find(planned, request["candidate"], request["variant"])
     sets = original.input_sets()
     # Entered in this order, left in the reverse: timing ends first, and times the pass alone.
     instruments: list[Instrument] = []
@@ -97,6 +92,9 @@ def prepare(request: dict[str, Any], send: Send) -> CandidateRun:
     def on_step(record: Step) -> None:
         send({"event": "step", "record": record.model_dump(mode="json", by_alias=True)})
 
+    def on_bar(done: int, total: int, note: str) -> None:
+        send({"event": "bar", "done": done, "total": total, "note": note})
+
     return CandidateRun(
         plan=chosen,
         spec=plan.spec,
@@ -109,15 +107,13 @@ def prepare(request: dict[str, Any], send: Send) -> CandidateRun:
         on_start=lambda step: send({"event": "doing", "what": f"step '{step}'", "step": step}),
         on_step=on_step,
         on_progress=lambda message: send({"event": "progress", "message": message}),
-        on_bar=lambda done, total, note: send(
-            {"event": "bar", "done": done, "total": total, "note": note}
-        ),
+        on_bar=on_bar,
         verify_each=request["verify_each"],
     )
 
 
-def _find(name: str, candidates: tuple[CandidatePlan, ...], variant: str) -> CandidatePlan:
-    return next(c for c in candidates if c.name == name and c.variant == variant)
+def _find(planned: Sequence[CandidatePlan], name: str, variant: str) -> CandidatePlan:
+    return next(one for one in planned if one.name == name and one.variant == variant)
 
 
 def serve_inspection(requests: Iterator[dict[str, Any]], send: Send) -> None:

@@ -33,8 +33,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """Do it; returns the exit code."""
-    from megacompile.builder import Options
-    from megacompile.builder import build as run
+    from megacompile.builder import Options, build
     from megacompile.system import Progress
 
     if _follows():
@@ -48,7 +47,7 @@ def run(arguments: Namespace) -> int:
     )
     progress = Progress("json" if arguments.json else "auto")
     with progress.running():
-        result = run(Path(arguments.spec), options, progress)
+        result = build(Path(arguments.spec), options, progress)
     return conclude(
         arguments, progress, result.report, result.report_path, result.bundle, result.exit_code
     )

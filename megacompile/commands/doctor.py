@@ -26,22 +26,18 @@ def run(arguments: Namespace) -> int:
     machine = here()
     found = environment(machine.threads)
     ceilings = machine_ceilings(machine, Cache(default_root()), lambda _: None, fresh=True)
-    states = {
-        n: registry.backend_class(n)().availability(machine)
-        for n in sorted(registry.backend_table())
-    }
+    states: dict[str, str] = {}
+    for name in sorted(registry.backend_table()):
+        state = registry.backend_class(name)().availability(machine)
+        states[name] = state.reason or "available"
     if arguments.json:
-        out(
-            json.dumps(
-                {
-                    "environment": found.model_dump(),
-                    "rates": ceilings.rates,
-                    "bandwidth": ceilings.bandwidth,
-                    "backends": {n: s.reason or "available" for n, s in states.items()},
-                },
-                indent=2,
-            )
-        )
+        data = {
+            "environment": found.model_dump(),
+            "rates": ceilings.rates,
+            "bandwidth": ceilings.bandwidth,
+            "backends": states,
+        }
+        out(json.dumps(data, indent=2))
         return 0
     out(f"machine      {found.machine}, {found.cores} cores, {found.memory_mb / 1000:.1f} GB")
     out(f"threads      {found.threads} (this process's affinity and cgroup)")
@@ -51,6 +47,6 @@ def run(arguments: Namespace) -> int:
     for dtype, rate in ceilings.rates.items():
         out(f"matrix products in {dtype:<9} {rate / 1e9:8.0f} GOP/s")
     out(f"memory bandwidth            {ceilings.bandwidth / 1e9:8.1f} GB/s")
-    for name, state in states.items():
-        out(f"{name:<14} {state.reason or 'available'}")
+    for name, shown in states.items():
+        out(f"{name:<14} {shown}")
     return 0

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
+from megacompile.commands.layers import MASK, candidates, layers_of
 from megacompile.commands.sizes import Range, Tensor
 from megacompile.errors import ModelError
 from megacompile.spec import DIM_NAME, ConstantInput, DType
@@ -17,11 +18,6 @@ if TYPE_CHECKING:
     import torch
 
 NAMELESS = re.compile(r"^unk_|DynamicDimension|^None$")  # what exporters call a size without a name
-MASK = re.compile(r"mask", re.IGNORECASE)
-IDS = re.compile(r"ids$|^ids|token|index|indices|words", re.IGNORECASE)
-
-
-Shape = tuple[str | int, ...]
 
 
 @dataclass
@@ -66,20 +62,20 @@ def of_module(module: torch.nn.Module) -> Guesses:
             found.order.append(name)
         else:
             found.notes.append(f"`{name}` keeps its default")
-    layers = list(_layers(module))
+    layers = list(layers_of(module))
     for number, name in enumerate(found.tensors):
-        found.tensors[name] = list(_candidates(name, number, layers))
+        found.tensors[name] = list(candidates(name, number, layers))
     return found
 
 
 def of_script(module: Any) -> Guesses:
     """From the schema of a TorchScript forward; it takes tensors alone."""
     found = Guesses()
-    layers = list(_layers(module))
+    layers = list(layers_of(module))
     for number, argument in enumerate(module.forward.schema.arguments[1:]):
         name = argument.name
         found.order.append(name)
-        found.tensors[name] = list(_candidates(name, number, layers))
+        found.tensors[name] = list(candidates(name, number, layers))
         if str(argument.type) != "Tensor":
             raise ModelError(
                 what=f"'{name}' of the TorchScript's forward is no tensor",
@@ -104,19 +100,16 @@ def of_program(program: torch.export.ExportedProgram) -> tuple[Guesses, dict[str
             if isinstance(size, int):
                 shape.append(size)
                 continue
-            symbol = str(size)
-            dim = names.setdefault(
-                symbol,
-                "batch" if not shape and "batch" not in dims else f"{node.name}_{len(shape)}",
-            )
+            first = not shape and "batch" not in dims
+            dim = names.setdefault(str(size), "batch" if first else f"{node.name}_{len(shape)}")
             limits = program.range_constraints.get(size.node.expr)
             dims[dim] = _limits(limits)
             shape.append(dim)
-        dtype = str(value.dtype).removeprefix("torch.")
-        found.order.append(node.name)
-        found.tensors[node.name] = [Tensor(node.name, tuple(shape), dtype, _span(node.name, dtype))]
+        name, dtype = node.name, str(value.dtype).removeprefix("torch.")
+        found.order.append(name)
+        found.tensors[name] = [Tensor(name, tuple(shape), dtype, _span(name, dtype))]
         if dtype.startswith("int"):
-            found.unknown[node.name] = "the range of its values"
+            found.unknown[name] = "the range of its values"
     return found, dims
 
 
@@ -146,9 +139,8 @@ def of_onnx(path: Path) -> Guesses:
             found.tensors[one.name] = [Tensor(one.name, ("batch",), dtype)]
             found.unknown[one.name] = "the file does not say its shape"
             continue
-        shape = tuple(
-            _onnx_size(one.name, tensor.shape.dim, axis) for axis in range(len(tensor.shape.dim))
-        )
+        dims = tensor.shape.dim
+        shape = tuple(_onnx_size(one.name, dims, axis) for axis in range(len(dims)))
         ids = _gathered(graph, one.name, weights)
         span = (0.0, ids - 1.0) if ids else _span(one.name, dtype)
         found.tensors[one.name] = [Tensor(one.name, shape, dtype, span)]
@@ -196,6 +188,7 @@ def _plain(annotation: Any) -> Any:
 
 
 def constants_as_inputs(constants: dict[str, Any]) -> dict[str, ConstantInput]:
+    """Values that are built into the artifact, as a spec's inputs."""
     return {name: ConstantInput(value=value) for name, value in constants.items()}
 
 
@@ -203,97 +196,3 @@ def _span(name: str, dtype: str) -> tuple[float, float] | None:
     if dtype.startswith(("int", "uint")):
         return (0.0, 1.0) if MASK.search(name) else None
     return None
-
-
-@dataclass(frozen=True)
-class _Layer:
-    kind: str
-    size: int
-    batch_first: bool = True
-
-
-def _layers(module: torch.nn.Module) -> Iterator[_Layer]:
-    """Layers whose first weight tells what they take."""
-    for one in module.modules():
-        kinds = [getattr(one, "original_name", None), *(c.__name__ for c in type(one).__mro__)]
-        for kind, reads in _TAKES.items():
-            if kind in kinds and (size := reads(one)) is not None:
-                yield _Layer(kind, size, bool(getattr(one, "batch_first", False)))
-                break
-
-
-def _columns(one: Any) -> int | None:
-    weight = getattr(one, "weight", None)
-    return int(weight.shape[1]) * int(getattr(one, "groups", 1)) if weight is not None else None
-
-
-def _rows(one: Any) -> int | None:
-    weight = getattr(one, "weight", None)
-    return int(weight.shape[0]) if weight is not None else None
-
-
-def _recurrent(one: Any) -> int | None:
-    weight = getattr(one, "weight_ih_l0", None)
-    return int(weight.shape[1]) if weight is not None else None
-
-
-_TAKES: dict[str, Any] = {
-    "Embedding": _rows,
-    "EmbeddingBag": _rows,
-    "Conv1d": _columns,
-    "Conv2d": _columns,
-    "Conv3d": _columns,
-    "Linear": _columns,
-    "LSTM": _recurrent,
-    "GRU": _recurrent,
-    "RNN": _recurrent,
-    "MultiheadAttention": lambda one: getattr(one, "embed_dim", None),
-    "BatchNorm1d": _rows,
-    "BatchNorm2d": _rows,
-    "LayerNorm": _rows,
-}
-
-
-def _candidates(name: str, number: int, layers: Sequence[_Layer]) -> Iterator[Tensor]:
-    """Guesses for the input of this name, the likeliest first."""
-    tables = [layer for layer in layers if layer.kind.startswith("Embedding")]
-    kinds = list(dict.fromkeys(layers))
-    if tables and (MASK.search(name) or name == "token_type_ids"):
-        yield Tensor(name, ("batch", "seq"), "int64", (0, 1))
-        yield Tensor(name, ("batch", "seq"), "bool")
-        yield Tensor(name, ("batch", "seq"), "float32", (0, 1))
-    if tables and (IDS.search(name) or kinds[0] in tables):
-        # With a table per input (users, items), the tables come in the inputs' order.
-        ordered = [
-            tables[min(number, len(tables) - 1)],
-            tables[0],
-            min(tables, key=lambda layer: layer.size),
-        ]
-        for table in dict.fromkeys(ordered):
-            yield Tensor(name, ("batch", "seq"), "int64", (0, table.size - 1))
-            yield Tensor(name, ("batch",), "int64", (0, table.size - 1))
-    for layer in kinds[:4]:
-        for shape in _shapes(layer):
-            yield Tensor(name, shape)
-    if not layers:
-        yield Tensor(name, ("batch", "features"))
-        yield Tensor(name, ("batch", 3, "height", "width"))
-
-
-def _shapes(layer: _Layer) -> list[Shape]:
-    n = layer.size
-    sequence: Shape = ("batch", "seq", n) if layer.batch_first else ("seq", "batch", n)
-    known: dict[str, list[Shape]] = {
-        "Conv1d": [("batch", n, "length")],
-        "Conv2d": [("batch", n, "height", "width")],
-        "Conv3d": [("batch", n, "depth", "height", "width")],
-        "Linear": [("batch", n), ("batch", "seq", n)],
-        "LSTM": [sequence],
-        "GRU": [sequence],
-        "RNN": [sequence],
-        "MultiheadAttention": [sequence],
-        "BatchNorm1d": [("batch", n), ("batch", n, "length")],
-        "BatchNorm2d": [("batch", n, "height", "width")],
-        "LayerNorm": [("batch", n), ("batch", "seq", n)],
-    }
-    return known.get(layer.kind, [])

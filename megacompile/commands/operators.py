@@ -38,19 +38,13 @@ def operators_refused(loaded: Loaded, plan: Plan) -> dict[str, list[Refusal]]:
         found: dict[str, list[Refusal]] = {}
         for one in asked:
             job.say(f"asking {one.backend.name} about {one.name}")
+            request = {**request_of(job, one, original), "check_operators": True}
             with job.worker(one.name, CANDIDATE) as worker:
                 try:
-                    answer = worker.ask({**request_of(job, one, original), "check_operators": True})
+                    answer = worker.ask(request)
                 except MegacompileError as error:
-                    found[one.name] = [
-                        Refusal(
-                            "?",
-                            "?",
-                            None,
-                            str(error).splitlines()[0],
-                            error.remedy or "see the error",
-                        )
-                    ]
+                    reason, remedy = str(error).splitlines()[0], error.remedy or "see the error"
+                    found[one.name] = [Refusal("?", "?", None, reason, remedy)]
                     continue
             found[one.name] = [Refusal(**refusal) for refusal in answer["refused"] or []]
     return found

@@ -50,7 +50,7 @@ def run(arguments: Namespace) -> int:
             out(json.dumps(plan_as_data(found, stored, refused), indent=2))
         else:
             out(render_plan(found, stored, refused))
-        if any(refused.values() if refused else ()):
+        if refused is not None and any(refused.values()):
             status = 4
     for problem in problems:
         print(problem, file=sys.stderr)

@@ -21,7 +21,6 @@ def plan_as_data(
 ) -> dict[str, Any]:
     """The plan for machines: candidates with their steps, baselines, target; `refused` are the
     operators that backends were asked about."""
-    known = cached or {}
     return {
         "name": plan.spec.name,
         "target": {
@@ -32,35 +31,42 @@ def plan_as_data(
         },
         "baselines": list(plan.baselines),
         "candidates": [
-            {
-                "name": c.name,
-                "effect": c.effect.value,
-                "facts": sorted(f.value for f in c.facts),
-                "backend": c.backend.name,
-                "unavailable": c.unavailable,
-                "remedy": c.remedy,
-                "steps": [
-                    {
-                        "pass": s.pass_.name,
-                        "form": s.form,
-                        "inserted": s.inserted,
-                        "effect": s.pass_.promised().value,
-                        "options": s.pass_.model_dump(mode="json", exclude_defaults=True),
-                    }
-                    for s in c.steps
-                ],
-                "stored": known.get(c.name, [False] * (len(c.steps) + 1)),
-                "refused": None
-                if refused is None or c.name not in refused
-                else [asdict(one) for one in refused[c.name]],
-            }
-            for c in plan.candidates
+            _candidate_as_data(one, (cached or {}).get(one.name), (refused or {}).get(one.name))
+            for one in plan.candidates
         ],
+    }
+
+
+def _candidate_as_data(
+    candidate: CandidatePlan, stored: list[bool] | None, refused: list[Refusal] | None
+) -> dict[str, Any]:
+    return {
+        "name": candidate.name,
+        "effect": candidate.effect.value,
+        "facts": sorted(fact.value for fact in candidate.facts),
+        "backend": candidate.backend.name,
+        "unavailable": candidate.unavailable,
+        "remedy": candidate.remedy,
+        "steps": [_step_as_data(step) for step in candidate.steps],
+        "stored": [False] * (len(candidate.steps) + 1) if stored is None else stored,
+        "refused": None if refused is None else [asdict(one) for one in refused],
+    }
+
+
+def _step_as_data(step: PlannedStep) -> dict[str, Any]:
+    return {
+        "pass": step.pass_.name,
+        "form": step.form,
+        "inserted": step.inserted,
+        "effect": step.pass_.promised().value,
+        "options": step.pass_.model_dump(mode="json", exclude_defaults=True),
     }
 
 
 @dataclass(frozen=True)
 class _Described:
+    """A plan's spec as the key of the original wants it (`builder.inspection.Described`)."""
+
     spec: Spec
     base: Path
     spec_data: dict[str, Any]
@@ -76,13 +82,12 @@ def stored_steps(plan: Plan, base: Path, cache: Cache) -> dict[str, list[bool]]:
     if entry is None:
         return {}
     original = read_record(entry.folder)
-    return {
-        c.name: [
-            cache.get(key) is not None for key in keys_of(c, plan.spec, original, plan.target, base)
-        ]
-        for c in plan.candidates
-        if c.unavailable is None
-    }
+    found = {}
+    for candidate in plan.candidates:
+        if candidate.unavailable is None:
+            keys = keys_of(candidate, plan.spec, original, plan.target, base)
+            found[candidate.name] = [cache.get(key) is not None for key in keys]
+    return found
 
 
 def render_plan(

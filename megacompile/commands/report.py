@@ -21,12 +21,9 @@ def run(arguments: Namespace) -> int:
     """Do it; returns the exit code."""
     from megacompile.report import read_report, write_report
 
-    found = read_report(Path(arguments.report))
     source = Path(arguments.report)
-    folder = (
-        Path(arguments.output)
-        if arguments.output
-        else (source if source.is_dir() else source.parent)
-    )
+    found = read_report(source)
+    beside = source if source.is_dir() else source.parent
+    folder = Path(arguments.output) if arguments.output else beside
     out(f"written: {write_report(found, folder).with_suffix('.html')}")
     return 0

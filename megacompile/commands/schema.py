@@ -31,14 +31,11 @@ def spec_schema() -> dict[str, Any]:
 
     schema = Spec.model_json_schema(by_alias=True)
     definitions = schema["$defs"]
-    passes = {
-        name: _options(registry.pass_classes(name, Path())[0], definitions)
-        for name in registry.pass_table()
-    }
-    backends = {
-        name: _options(registry.backend_class(name), definitions)
-        for name in registry.backend_table()
-    }
+    passes, backends = {}, {}
+    for name in registry.pass_table():
+        passes[name] = _options(registry.pass_classes(name, Path())[0], definitions)
+    for name in registry.backend_table():
+        backends[name] = _options(registry.backend_class(name), definitions)
     definitions["Pass"] = _item(passes, "FILE.py:Class or package.module:Class", own=True)
     definitions["Backend"] = _item(backends, "a backend", own=False)
     for owner in (schema, definitions["Variant"]):
@@ -73,10 +70,9 @@ def _options(model: Any, definitions: dict[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = model.model_json_schema(by_alias=True, ref_template=template)
     parts = found.pop("$defs", {})
     definitions |= {f"{model.name}.{name}": part for name, part in parts.items()}
-    if f"{model.name}.Optimizer" in definitions:
-        definitions[f"{model.name}.Optimizer"] = _short_optimizer(
-            definitions[f"{model.name}.Optimizer"]
-        )
+    optimizer = f"{model.name}.Optimizer"
+    if optimizer in definitions:
+        definitions[optimizer] = _short_optimizer(definitions[optimizer])
     found.pop("title", None)
     document = (model.__doc__ or "").strip().splitlines()
     found["description"] = document[0] if document else model.name
@@ -84,9 +80,9 @@ def _options(model: Any, definitions: dict[str, Any]) -> dict[str, Any]:
 
 
 def _item(known: dict[str, dict[str, Any]], label: str, own: bool) -> dict[str, Any]:
-    names: list[dict[str, Any]] = [
-        {"enum": [name for name, options in known.items() if not options.get("required")]}
-    ]
+    """One entry of a list of passes or backends: a name alone, or a name with options."""
+    alone = [name for name, options in known.items() if not options.get("required")]
+    names: list[dict[str, Any]] = [{"enum": alone}]
     objects: list[dict[str, Any]] = [
         {
             "type": "object",

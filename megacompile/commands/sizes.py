@@ -12,6 +12,7 @@ from typing import Any, Literal
 from megacompile.models import Form, Signature, examples
 from megacompile.spec import Dim, TensorInput
 
+Shape = tuple[str | int, ...]
 Range = tuple[int, int, int]
 """Smallest, typical, and largest size."""
 
@@ -28,7 +29,7 @@ class Tensor:
     """An input as guessed: sizes by name or fixed, dtype, and the values it may take."""
 
     name: str
-    shape: tuple[str | int, ...]
+    shape: Shape
     dtype: str = "float32"
     range: tuple[float, float] | None = None
 
@@ -82,20 +83,14 @@ class Search:
                     dims[name] = wider
                     break
         if not self._works(tensors, dims, ["min", "typical", "max", "odd"]):
-            dims = {n: r if n == "batch" else (start[n],) * 3 for n, r in dims.items()}
+            fixed = {n: (s, s, s) for n, s in start.items()}
+            dims = {**fixed, "batch": dims["batch"]} if "batch" in dims else fixed
             if not self._works(tensors, dims, ["min", "typical", "max", "odd"]):
-                dims = {n: (s, s, s) for n, s in start.items()}
-        fixed = {name: r[0] for name, r in dims.items() if r[0] == r[2]}
-        return Found(
-            tuple(
-                replace(
-                    t, shape=tuple(fixed.get(s, s) if isinstance(s, str) else s for s in t.shape)
-                )
-                for t in tensors
-            ),
-            {name: r for name, r in dims.items() if name not in fixed},
-            True,
-        )
+                dims = fixed
+        sizes = {name: r[0] for name, r in dims.items() if r[0] == r[2]}
+        varying = {name: r for name, r in dims.items() if name not in sizes}
+        found = [replace(t, shape=_with_sizes(t.shape, sizes)) for t in tensors]
+        return Found(tuple(found), varying, True)
 
     def _works(
         self,
@@ -106,14 +101,10 @@ class Search:
         inputs: dict[str, Any] = {t.name: TensorInput.model_validate(t.entry()) for t in tensors}
         inputs |= self.constants
         largest = {n: r[2] for n, r in dims.items()}
-        if any(
-            math.prod(largest[s] if isinstance(s, str) else s for s in t.shape) > MOST_VALUES
-            for t in tensors
-        ):
+        if any(_values(t.shape, largest) > MOST_VALUES for t in tensors):
             return False
-        signature = Signature(
-            inputs, {n: Dim(min=r[0], typical=r[1], max=r[2]) for n, r in dims.items()}
-        )
+        ranges = {n: Dim(min=r[0], typical=r[1], max=r[2]) for n, r in dims.items()}
+        signature = Signature(inputs, ranges)
         try:
             form = self.load(signature)
             for one in which:
@@ -141,6 +132,16 @@ def _call(form: Form, feeds: Any) -> None:
         form.run(feeds)
 
 
+def _with_sizes(shape: Shape, sizes: Mapping[str, int]) -> Shape:
+    """A shape with the sizes that are known in place of their names."""
+    return tuple(sizes.get(size, size) if isinstance(size, str) else size for size in shape)
+
+
+def _values(shape: Shape, sizes: Mapping[str, int]) -> int:
+    """How many values a tensor of these sizes holds."""
+    return math.prod(sizes[size] if isinstance(size, str) else size for size in shape)
+
+
 def _dims_of(tensors: Sequence[Tensor]) -> list[str]:
     return list(dict.fromkeys(s for t in tensors for s in t.shape if isinstance(s, str)))
 
@@ -150,9 +151,8 @@ def _starts(names: Sequence[str]) -> Iterator[dict[str, int]]:
     sides = IMAGES if {"height", "width"} & set(names) else IMAGES[:1]
     lengths = LENGTHS if set(names) - {"batch", "height", "width"} else LENGTHS[:1]
     for side, length in itertools.product(sides, lengths):
-        yield {
-            n: 2 if n == "batch" else side if n in ("height", "width") else length for n in names
-        }
+        known = {"batch": 2, "height": side, "width": side}
+        yield {name: known.get(name, length) for name in names}
 
 
 def _ranges(name: str, size: int, slow: bool) -> list[Range]:
@@ -161,11 +161,6 @@ def _ranges(name: str, size: int, slow: bool) -> list[Range]:
         return [(1, 1, 2)] if slow else [(1, 4, 16), (2, 4, 16)]
     if name in ("height", "width"):
         return [(max(1, size // 2), size, size * 3 // 2)]
-    low = [1, 2, 4, 8]
-    return [
-        (a, min(size * 2, b), b)
-        for b in (512, 256, 128, 64, size)
-        if b >= size
-        for a in low
-        if a < size
-    ]
+    smallest = [low for low in (1, 2, 4, 8) if low < size]
+    largest = [high for high in (512, 256, 128, 64, size) if high >= size]
+    return [(low, min(size * 2, high), high) for high in largest for low in smallest]

@@ -39,22 +39,21 @@ def bench_bundle(folder: Path, seconds: float = 20.0) -> dict[str, Any]:
                     raise one.error
             taken = percentiles(first.times[-1].latencies_ms)
             check = aa_check(first.times[-1].block_medians_ms, second.times[-1].block_medians_ms)
-            points.append(
-                {
-                    "dims": dims,
-                    "p50": taken.p50,
-                    "p95": taken.p95,
-                    "p99": taken.p99,
-                    "count": taken.count,
-                    "peak_memory_mb": first.memory[-1],
-                    "aa": {
-                        "ratio": check.ratio,
-                        "low": check.low,
-                        "high": check.high,
-                        "passed": check.passed,
-                    },
-                }
-            )
+            point = {
+                "dims": dims,
+                "p50": taken.p50,
+                "p95": taken.p95,
+                "p99": taken.p99,
+                "count": taken.count,
+                "peak_memory_mb": first.memory[-1],
+                "aa": {
+                    "ratio": check.ratio,
+                    "low": check.low,
+                    "high": check.high,
+                    "passed": check.passed,
+                },
+            }
+            points.append(point)
         loaded_data = session.measured[name].loaded
     return {
         "name": manifest["name"],

@@ -60,6 +60,15 @@ class _Target:
         """The spec's time limit of each benchmark point."""
         return Benchmark.model_validate(self.report.spec.get("benchmark") or {}).seconds
 
+    def ordered(self) -> list[Part]:
+        """The parts whose engines are there, baselines first."""
+        there = [part for part in self.parts if part.name not in self.failed]
+        return sorted(there, key=lambda part: not part.baseline)
+
+    def samples(self, number: int) -> Path:
+        """Where the answers of a part to the first input set are kept, by its place in order."""
+        return self.work / f"{number}-{SAMPLES}"
+
     def fit(self) -> None:
         """Every part's engine for this machine: as stored, or built again from its ONNX file."""
         for part in self.parts:
@@ -122,25 +131,19 @@ def _machine(folder: Path, manifest: Mapping[str, Any]) -> Machine:
 def _race(target: _Target, seconds: float) -> tuple[dict[str, Measured], dict[str, ErrorRecord]]:
     """Load and verify every engine, then time all that answer rightly."""
     common = {"unfinished": str(target.folder.resolve()), "threads": target.machine.threads}
-    ordered = sorted(target.parts, key=lambda part: not part.baseline)
-    ordered = [part for part in ordered if part.name not in target.failed]
+    ordered = target.ordered()
     errors: dict[str, ErrorRecord] = {}
     logs = target.work / "logs"
     with Session(common, logs, target.machine.threads, target.say) as session:
         for number, part in enumerate(ordered):
-            contestant = Contestant(
-                part.name, part.backend, part.options, str(target.engines[part.name].resolve())
-            )
-            session.load(contestant)
-            found = session.verify(
-                part.name, part.effect, part.dtype, str(target.work / f"{number}-{SAMPLES}")
-            )
+            engine = str(target.engines[part.name].resolve())
+            session.load(Contestant(part.name, part.backend, part.options, engine))
+            samples = str(target.samples(number))
+            found = session.verify(part.name, part.effect, part.dtype, samples)
             if found is not None:
                 errors[part.name] = ErrorRecord.model_validate(found)
             if number == 0:
-                session.load(
-                    Contestant(part.name + AGAIN, part.backend, part.options, contestant.folder)
-                )
+                session.load(Contestant(part.name + AGAIN, part.backend, part.options, engine))
         for number, point in enumerate(target.manifest["points"]):
             session.race(point, seconds, number)
         return session.measured, errors
@@ -155,9 +158,8 @@ def _judged(
     # Speed-ups are quoted against a baseline that ran here, never against another candidate.
     ran = [measured[part.name] for part in target.parts if part.baseline and part.name in measured]
     first = next((one for one in ran if one.error is None), None)
-    race = judge.Race.of(
-        points, [batch_of(target.signature.tensors, p) for p in points], first, measured
-    )
+    batch = [batch_of(target.signature.tensors, point) for point in points]
+    race = judge.Race.of(points, batch, first, measured)
     original = report.baselines[0].metric if report.baselines else {}
     known = {part.name: part for part in target.parts}
     for baseline in report.baselines:
@@ -166,7 +168,8 @@ def _judged(
             judge.judge_baseline(race, baseline, measured.get(baseline.name))
     # The first baseline that ran is what speed-ups are quoted against.
     report.baselines.sort(key=lambda baseline: not baseline.points)
-    rival = judge.best_baseline(report.baselines)
+    best = judge.best_baseline(report.baselines)
+    rival = measured[best.name] if best else None
     budget = Budget.model_validate(report.spec.get("budget") or {})
     for candidate in report.candidates:
         if candidate.name not in known:
@@ -174,14 +177,8 @@ def _judged(
         _executed(target, candidate, measured.get(candidate.name))
         if candidate.lowering is not None:
             candidate.lowering.error = errors.get(candidate.name)
-        judge.judge_candidate(
-            race,
-            budget,
-            candidate,
-            measured.get(candidate.name),
-            measured[rival.name] if rival else None,
-            original,
-        )
+        mine = measured.get(candidate.name)
+        judge.judge_candidate(race, budget, candidate, mine, rival, original)
     report.verdict, report.winner, report.sentence = judge.choose(
         report.candidates, report.baselines, race.check
     )
@@ -204,11 +201,8 @@ def _executed(target: _Target, engine: Baseline | Candidate, one: Measured | Non
         engine.remedy = error.remedy if error else None
         engine.failed_step = "finish" if error else None
         folder = target.engines[engine.name]
-        engine.files = {
-            str(f.relative_to(folder)): f.stat().st_size
-            for f in sorted(folder.rglob("*"))
-            if f.is_file()
-        }
+        files = [f for f in sorted(folder.rglob("*")) if f.is_file()]
+        engine.files = {str(f.relative_to(folder)): f.stat().st_size for f in files}
         engine.size_bytes = sum(engine.files.values())
 
 
@@ -232,8 +226,6 @@ def _write_winner(target: _Target, report: Report) -> Path | None:
     part = next((one for one in target.parts if one.name == report.winner), None)
     if part is None:
         return None
-    ordered: list[Part] = sorted(target.parts, key=lambda one: not one.baseline)
-    ordered = [one for one in ordered if one.name not in target.failed]
     manifest = target.manifest
     contents = Contents(
         name=manifest["name"],
@@ -246,7 +238,7 @@ def _write_winner(target: _Target, report: Report) -> Path | None:
         signature=target.signature,
         spec=report.spec,
         sample_inputs=checks_of(target.folder, manifest)[0].feeds,
-        sample_outputs=target.work / f"{ordered.index(part)}-{SAMPLES}",
+        sample_outputs=target.samples(target.ordered().index(part)),
         fingerprint=manifest["fingerprint"],
         points=manifest["points"],
         libraries=part.make_backend().libraries,

@@ -6,15 +6,11 @@ from megacompile.engines.bundle import (
     SAMPLE_INPUTS,
     SPEC,
     Contents,
-    check_samples,
-    here,
-    load,
-    load_compiled,
-    load_runner,
-    read_manifest,
     write_bundle,
 )
 from megacompile.engines.compiled import CompiledModel
+from megacompile.engines.loading import check_samples, here, load, load_compiled, load_runner
+from megacompile.engines.manifest import read_manifest
 from megacompile.engines.torchrunner import TorchRunner
 from megacompile.engines.trained import training_step
 from megacompile.engines.unfinished import (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -22,6 +23,7 @@ from megacompile.plan import (
     precision_of,
     silent,
 )
+from megacompile.system import cpu_isa
 
 PACKAGE = "model.pt2"
 
@@ -45,11 +47,8 @@ class AOTInductor(Backend):
         return needs_cpu_kernels(facts, target)
 
     def availability(self, target: Machine) -> Availability:
-        import shutil
-
         if target.device == "cuda":
             return torch_on(target)
-
         if shutil.which("g++") is None and shutil.which("clang++") is None:
             return Availability(
                 "AOTInductor needs a C++ compiler, and none is on the PATH",
@@ -68,7 +67,7 @@ class AOTInductor(Backend):
         import torch
         from torch._inductor import aoti_compile_and_package
 
-        from megacompile.engines.constants import ShareEqualConstants
+        from megacompile.engines.constant_sharing import ShareEqualConstants
 
         torch.set_num_threads(target.threads)
         config: dict[str, Any] = {
@@ -79,9 +78,8 @@ class AOTInductor(Backend):
         try:
             with quiet(), torch.no_grad():
                 program = moved(model.program, target.device)
-                aoti_compile_and_package(
-                    program, package_path=str(out / PACKAGE), inductor_configs=config
-                )
+                package = str(out / PACKAGE)
+                aoti_compile_and_package(program, package_path=package, inductor_configs=config)
         except Exception as error:  # inductor raises whatever its passes raise
             lines = [line for line in str(error).splitlines() if line.strip()]
             raise BackendError(
@@ -114,8 +112,6 @@ def emulates(facts: frozenset[Fact], target: Machine) -> bool:
 
 def wider_than_target(target: Machine, what: str) -> Availability:
     """Unavailable if native code for this host would need more than the target has."""
-    from megacompile.system import cpu_isa
-
     extra = [name for name in cpu_isa() if name not in target.isa]
     if extra:
         return Availability(

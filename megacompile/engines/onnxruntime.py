@@ -78,9 +78,8 @@ class ONNXRuntime(Backend):
         return Lowered(precision_of(facts), int8_isa(facts, target), notes, emulated)
 
     def load(self, out: Path, target: Machine, signature: Signature) -> Runner:
-        return _ONNXRuntimeRunner(
-            out / "model.onnx", target.threads, signature, self.graph_optimization, target.device
-        )
+        path, level = out / "model.onnx", self.graph_optimization
+        return _ONNXRuntimeRunner(path, target.threads, signature, level, target.device)
 
 
 def int8_isa(facts: frozenset[Fact], target: Machine) -> tuple[str, ...]:

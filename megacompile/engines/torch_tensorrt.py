@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
+from megacompile.engines.profiles import profile_of
 from megacompile.engines.torchrunner import TorchRunner, moved, needs_cpu_kernels
 from megacompile.errors import BackendError, did_you_mean
 from megacompile.models import Exported, Signature, examples, quiet, to_torch
@@ -32,7 +33,6 @@ PROGRAM = "model.pt2"
 INSTALL = "pip install torch-tensorrt"
 # Arguments of its compile function that are ours to give, not the user's.
 OURS = {"exported_program", "inputs", "arg_inputs", "kwarg_inputs", "device", "dryrun"}
-WHICH = ("min", "typical", "max")
 
 
 class TorchTensorRT(Backend):
@@ -179,18 +179,13 @@ def parameters() -> frozenset[str] | None:
 
 def _inputs(library: Any, signature: Signature) -> list[Any]:
     """One input description per tensor: its smallest, typical and largest shape."""
-    sizes = [examples.sizes(signature, which) for which in WHICH]  # type: ignore[arg-type]
-    typical = examples.make(signature, sizes[1])
+    typical = examples.make(signature, examples.sizes(signature, "typical"))
     found = []
-    for name, tensor in signature.tensors.items():
-        shapes = [tuple(one[s] if isinstance(s, str) else s for s in tensor.shape) for one in sizes]
+    for name, (low, middle, high) in profile_of(signature).items():
         dtype = to_torch(typical[name]).dtype
-        if shapes[0] == shapes[2]:
-            found.append(library.Input(shapes[1], dtype=dtype))
+        if low == high:
+            given = library.Input(middle, dtype=dtype)
         else:
-            found.append(
-                library.Input(
-                    min_shape=shapes[0], opt_shape=shapes[1], max_shape=shapes[2], dtype=dtype
-                )
-            )
+            given = library.Input(min_shape=low, opt_shape=middle, max_shape=high, dtype=dtype)
+        found.append(given)
     return found

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from megacompile.engines.bundle import ENGINE, checked_manifest
+from megacompile.engines.bundle import ENGINE
+from megacompile.engines.loading import checked_manifest
 from megacompile.errors import BundleError
 from megacompile.models import Signature
 from megacompile.training import Training

@@ -10,8 +10,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from megacompile.engines import bundle
-from megacompile.engines.bundle import DEPLOY, SPEC, describe, new_folder, seal
+from megacompile.engines.bundle import DEPLOY, SPEC, new_folder
+from megacompile.engines.loading import here
+from megacompile.engines.manifest import describe, read_manifest, seal
 from megacompile.errors import BundleError
 from megacompile.models import InputSet, Signature, load_arrays, save_arrays
 from megacompile.plan import Backend, Machine, Runner, backend_class
@@ -39,6 +40,7 @@ class Part:
     needs_isa: tuple[str, ...] = ()
 
     def make_backend(self) -> Backend:
+        """The backend that built it, with the same options."""
         return backend_class(self.backend)(**self.options)
 
 
@@ -78,15 +80,16 @@ def write_unfinished(contents: Unfinished, folder: Path, machine: Machine) -> Pa
         for number, one in enumerate(contents.checks):
             save_arrays(temporary / CHECKS / f"{number}.feeds.npz", one.feeds)
             save_arrays(temporary / CHECKS / f"{number}.reference.npz", one.reference)
+        described = describe(
+            contents.name,
+            machine,
+            contents.signature,
+            contents.fingerprint,
+            contents.points,
+            contents.libraries,
+        )
         manifest = {
-            **describe(
-                contents.name,
-                machine,
-                contents.signature,
-                contents.fingerprint,
-                contents.points,
-                contents.libraries,
-            ),
+            **described,
             "executed": False,
             "outputs": contents.outputs,
             "candidates": [asdict(part) for part in contents.parts],
@@ -107,7 +110,7 @@ def read_unfinished(folder: Path) -> dict[str, Any]:
     Raises:
         BundleError: damaged, or finished already.
     """
-    manifest = bundle.read_manifest(folder)
+    manifest = read_manifest(folder)
     if manifest.get("executed", True):
         raise BundleError(
             what="the bundle is finished: it was verified and measured where it was built",
@@ -118,6 +121,7 @@ def read_unfinished(folder: Path) -> dict[str, Any]:
 
 
 def parts_of(manifest: Mapping[str, Any]) -> list[Part]:
+    """The engines that the manifest names."""
     return [Part(**{**one, "needs_isa": tuple(one["needs_isa"])}) for one in manifest["candidates"]]
 
 
@@ -138,7 +142,7 @@ def load_part(
     folder: Path, backend: str, options: Mapping[str, Any], engine: Path, threads: int
 ) -> tuple[Runner, Signature]:
     """Load one engine of an unfinished bundle; the hashes were checked by whoever asks."""
-    manifest = bundle.read_manifest(folder, check_files=False)
+    manifest = read_manifest(folder, check_files=False)
     signature = Signature.from_dict(manifest["signature"])
-    machine = bundle.here(threads, manifest["target"]["device"])
+    machine = here(threads, manifest["target"]["device"])
     return backend_class(backend)(**options).load(engine, machine, signature), signature

@@ -39,14 +39,9 @@ def evaluate(source: Evaluation, base: Path, run: CompiledModel) -> dict[str, di
             where="data.evaluation.lower_is_better",
             expected=", ".join(map(str, found)),
         )
-    return {
-        str(name): asdict(
-            metric_from(
-                value,
-                run.samples_seen or None,
-                str(name) not in source.lower_is_better,
-                name=str(name),
-            )
-        )
-        for name, value in found.items()
-    }
+    metrics: dict[str, dict[str, Any]] = {}
+    for name, value in found.items():
+        higher = str(name) not in source.lower_is_better
+        estimate = metric_from(value, run.samples_seen or None, higher, name=str(name))
+        metrics[str(name)] = asdict(estimate)
+    return metrics

@@ -6,19 +6,21 @@ fails at an extreme size, answers that are random, buffers or inputs that a call
 
 from __future__ import annotations
 
-import hashlib
 import json
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from megacompile.errors import DataError, ModelError
+from megacompile.measure.calibration import calibration_samples, hash_of
+from megacompile.measure.sanity_checks import (
+    changed_state,
+    check_inputs_untouched,
+    check_optional,
+    check_repeatable,
+)
 from megacompile.models import (
     Eager,
     Feeds,
@@ -27,9 +29,7 @@ from megacompile.models import (
     Onnx,
     Scripted,
     Signature,
-    Tolerance,
     base_signature,
-    compare,
     examples,
     fingerprint,
     load_arrays,
@@ -40,7 +40,7 @@ from megacompile.models import (
     to_numpy,
     to_torch,
 )
-from megacompile.spec import Spec, TensorInput
+from megacompile.spec import Spec
 from megacompile.system import hooks
 
 REAL_SETS = 8
@@ -74,21 +74,12 @@ class Original:
     folder: str = ""
 
     def signature(self, spec: Spec) -> Signature:
+        """How it is called, and what it gives."""
         return base_signature(spec).with_outputs(self.outputs, self.structure, self.output_dtypes)
 
     def input_sets(self) -> list[InputSet]:
         """All input sets, read from disk: typical sizes first."""
-        folder = Path(self.folder)
-        return [
-            InputSet(
-                one["label"],
-                load_arrays(folder / f"{one['file']}.feeds.npz"),
-                load_arrays(folder / f"{one['file']}.reference.npz"),
-                one["real"],
-                one["heavy"],
-            )
-            for one in self.sets
-        ]
+        return [_read_set(one, Path(self.folder)) for one in self.sets]
 
     def calibration(self) -> Iterator[Feeds]:
         """Calibration samples, read one at a time.
@@ -105,55 +96,8 @@ class Original:
             yield load_arrays(Path(self.folder) / f"calibration-{index}.npz")
 
     def to_dict(self) -> dict[str, Any]:
+        """As JSON; `Original(**data)` takes it back."""
         return asdict(self)
-
-
-def calibration_samples(spec: Spec, base: Path, signature: Signature) -> list[Feeds]:
-    """The samples of the user's calibration hook, checked against the inputs.
-
-    Raises:
-        DataError: the hook raises, yields nothing, or yields something else than inputs.
-    """
-    source = spec.data.calibration
-    if source is None:
-        return []
-    hook = hooks.load(source.python, base)
-    label = f"data.calibration '{source.python}'"
-    produced = hooks.call(label, hook, leaf=DataError) if callable(hook) else hook
-    samples = hooks.call(
-        label, lambda: list(islice(iter(produced), source.samples)), leaf=DataError
-    )
-    if not samples:
-        raise DataError(
-            what=f"{label} is empty",
-            where="data.calibration",
-            expected=f"up to {source.samples} dicts of input name to array",
-            remedy="return at least one sample",
-        )
-    checked = []
-    for index, sample in enumerate(samples):
-        if not isinstance(sample, Mapping):
-            raise DataError(
-                what=f"sample {index} of {label} is no dict",
-                expected="{input name: array}",
-                got=type(sample).__name__,
-            )
-        try:
-            checked.append(signature.complete(sample))
-        except ModelError as error:
-            error.what = f"sample {index} of {label}: {error.what}"
-            raise DataError(**error.fields()) from error
-        for name, array in checked[-1].items():
-            if np.issubdtype(array.dtype, np.floating) and not np.isfinite(array).all():
-                raise DataError(
-                    what=f"sample {index} of {label} holds NaN or infinity", where=f"input '{name}'"
-                )
-    return checked
-
-
-def calibration_hash(spec: Spec, base: Path, signature: Signature) -> str | None:
-    """The hash of what the calibration hook yields now, to be held against a stored one."""
-    return _hash_samples(calibration_samples(spec, base, signature))
 
 
 def examine(spec: Spec, base: Path, folder: Path) -> Original:
@@ -170,17 +114,17 @@ def examine(spec: Spec, base: Path, folder: Path) -> Original:
     before = fingerprint(form)
     form, first = _learn_outputs(form, spec)
     signature = form.signature
-    _check_inputs_untouched(form)
+    check_inputs_untouched(form)
     if fingerprint(form) != before:
         raise ModelError(
-            what=f"a call changes the model itself: {_changed_buffers(form)}",
+            what=f"a call changes the model itself: {changed_state(form)}",
             where=spec.model.reference,
             expected="an inference that leaves weights and buffers alone",
             remedy="expose the state as an input and an output",
         )
     tried = _try_sizes(form, spec)
-    _check_repeatable(first, tried[0].reference)
-    _check_optional(form, spec)
+    check_repeatable(first, tried[0].reference)
+    check_optional(form, spec)
     training_hash = None
     if spec.train is not None:
         from megacompile.measure.training.inspection import try_plain_step
@@ -202,16 +146,15 @@ def examine(spec: Spec, base: Path, folder: Path) -> Original:
         output_dtypes=list(signature.output_dtypes),
         sets=[],
         calibration_samples=len(samples),
-        calibration_hash=_hash_samples(samples),
+        calibration_hash=hash_of(samples),
         training_hash=training_hash,
         notes=notes,
         folder=str(folder),
         hook_seconds=round(hook_seconds, 3),
     )
-    tried += [
-        InputSet(f"calibration sample {n}", sample, form.run(sample), real=True)
-        for n, sample in enumerate(samples[:REAL_SETS])
-    ]
+    for index, sample in enumerate(samples[:REAL_SETS]):
+        label = f"calibration sample {index}"
+        tried.append(InputSet(label, sample, form.run(sample), real=True))
     original.sets = [_write_set(number, one, folder) for number, one in enumerate(tried)]
     (folder / RECORD).write_text(json.dumps(original.to_dict()))
     return original
@@ -257,105 +200,16 @@ def _script_call(form: Form) -> Any:
 
 
 def _guarded(call: Any, which: str, sizes: Sizes) -> Any:
-    shown = ", ".join(f"{name}={size}" for name, size in sizes.items())
-    label = (
-        f"the model's forward at the {which} sizes ({shown})" if shown else "the model's forward"
-    )
+    label = "the model's forward"
+    if sizes:
+        shown = ", ".join(f"{name}={size}" for name, size in sizes.items())
+        label += f" at the {which} sizes ({shown})"
     return hooks.call(label, call)
 
 
 def _try(form: Form, feeds: Feeds, which: str, sizes: Sizes) -> Feeds:
     result: Feeds = _guarded(lambda: form.run(feeds), which, sizes)
     return result
-
-
-def _check_repeatable(first: Feeds, second: Feeds) -> None:
-    found = compare([InputSet("the typical sizes", {}, first)], [second])
-    broken = found.broken(Tolerance.rounding())
-    if broken:
-        raise ModelError(
-            what="the model gives different answers to the same input",
-            cause=broken,
-            expected="the same numbers in two runs",
-            remedy="remove randomness (dropout with training=True, torch.rand), seed "
-            "it, or make the noise an input",
-        )
-
-
-def _check_inputs_untouched(form: Form) -> None:
-    if not isinstance(form, Eager):
-        return
-    import torch
-
-    feeds = examples.make(form.signature, examples.sizes(form.signature, "typical"))
-    given = {name: to_torch(array) for name, array in feeds.items()}
-    args, kwargs = form.binding.split(form.signature.arguments(given.__getitem__))
-    with torch.no_grad():
-        form.module(*args, **kwargs)
-    for name, tensor in given.items():
-        if not np.array_equal(to_numpy(tensor), feeds[name], equal_nan=tensor.is_floating_point()):
-            raise ModelError(
-                what=f"the model writes into its input '{name}'",
-                expected="an inference that leaves its inputs alone",
-                remedy=f"start forward with {name} = {name}.clone()",
-            )
-
-
-def _changed_buffers(form: Form) -> str:
-    if not isinstance(form, Eager):
-        return "its state differs after it"
-    from megacompile.models.torchmodules import copy_module
-
-    module = copy_module(form.module)
-    before = {n: b.detach().clone() for n, b in module.named_buffers()}
-    probe = form.with_module(module)
-    probe.run(examples.make(form.signature, examples.sizes(form.signature, "typical")))
-    changed = [n for n, b in module.named_buffers() if not bool((b == before[n]).all())]
-    return f"buffer '{changed[0]}' is mutated" if changed else "an attribute changes"
-
-
-def _check_optional(form: Form, spec: Spec) -> None:
-    """An optional input's default must mean the same as leaving it out."""
-    optional = [n for n, s in spec.inputs.items() if isinstance(s, TensorInput) and s.optional]
-    if not optional or not isinstance(form, Eager):
-        return
-    import torch
-
-    for name in optional:
-        feeds = examples.make(form.signature, examples.sizes(form.signature, "typical"), spec.seed)
-        tensor = spec.inputs[name]
-        assert isinstance(tensor, TensorInput)
-        assert tensor.default is not None
-        feeds[name] = np.full_like(feeds[name], tensor.default)
-        arguments = form.signature.arguments(lambda leaf: to_torch(feeds[leaf]))  # noqa: B023
-        args, kwargs = form.binding.split({k: v for k, v in arguments.items() if k != name})
-        with torch.no_grad():
-            forward = partial(form.module, *args, **kwargs)
-            without = hooks.call(f"the model's forward without '{name}'", forward)
-        found = map(to_numpy, take_apart(without)[1].values())
-        leaves = dict(zip(form.signature.outputs, found, strict=True))
-        left_out = InputSet(f"'{name}' left out", {}, leaves)
-        broken = compare([left_out], [form.run(feeds)]).broken(Tolerance.rounding())
-        if broken:
-            raise ModelError(
-                what=f"the default of optional input '{name}' does not mean the same "
-                "as leaving it out",
-                where=f"inputs.{name}.default",
-                got=f"{tensor.default:g}",
-                cause=broken,
-                remedy="choose the neutral value (1 for a mask of ones)",
-            )
-
-
-def _hash_samples(samples: list[Feeds]) -> str | None:
-    if not samples:
-        return None
-    digest = hashlib.sha256()
-    for sample in samples:
-        for name, array in sample.items():
-            digest.update(f"{name} {array.dtype} {array.shape}".encode())
-            digest.update(np.ascontiguousarray(array).tobytes())
-    return digest.hexdigest()
 
 
 def _try_sizes(form: Form, spec: Spec) -> list[InputSet]:
@@ -374,17 +228,15 @@ def _try_sizes(form: Form, spec: Spec) -> list[InputSet]:
         seen.append(sizes)
         # Another seed for each set: with fixed sizes, they still differ in their values.
         feeds = examples.make(signature, sizes, spec.seed + len(found))
-        elements = sum(array.size for array in feeds.values())
-        typical = sum(array.size for array in found[0].feeds.values()) if found else elements
-        found.append(
-            InputSet(
-                f"the {which} sizes",
-                feeds,
-                _try(form, feeds, which, sizes),
-                heavy=elements > HEAVY * typical,
-            )
-        )
+        typical = found[0].feeds if found else feeds
+        heavy = _elements(feeds) > HEAVY * _elements(typical)
+        answers = _try(form, feeds, which, sizes)
+        found.append(InputSet(f"the {which} sizes", feeds, answers, heavy=heavy))
     return found
+
+
+def _elements(feeds: Feeds) -> int:
+    return sum(array.size for array in feeds.values())
 
 
 def _write_set(number: int, one: InputSet, folder: Path) -> dict[str, Any]:
@@ -392,3 +244,9 @@ def _write_set(number: int, one: InputSet, folder: Path) -> dict[str, Any]:
     save_arrays(folder / f"{name}.feeds.npz", one.feeds)
     save_arrays(folder / f"{name}.reference.npz", one.reference)
     return {"label": one.label, "file": name, "real": one.real, "heavy": one.heavy}
+
+
+def _read_set(record: Mapping[str, Any], folder: Path) -> InputSet:
+    feeds = load_arrays(folder / f"{record['file']}.feeds.npz")
+    reference = load_arrays(folder / f"{record['file']}.reference.npz")
+    return InputSet(record["label"], feeds, reference, record["real"], record["heavy"])

@@ -50,9 +50,8 @@ class _Proxy:
         self.worker.ask({"operation": "point", "dims": self.dims})
 
     def time_block(self, iterations: int) -> list[float]:
-        latencies: list[float] = self.worker.ask({"operation": "time", "iterations": iterations})[
-            "latencies"
-        ]
+        answer = self.worker.ask({"operation": "time", "iterations": iterations})
+        latencies: list[float] = answer["latencies"]
         return latencies
 
 
@@ -138,10 +137,9 @@ class Session:
         measured = self.measured[name]
         if measured.error is not None:
             return None
+        request = {"operation": "verify", "effect": effect, "dtype": dtype, "samples": samples}
         try:
-            answer = self.workers[name].ask(
-                {"operation": "verify", "effect": effect, "dtype": dtype, "samples": samples}
-            )
+            answer = self.workers[name].ask(request)
         except MegacompileError as error:
             self._drop(measured, error)
             return None

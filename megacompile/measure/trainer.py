@@ -6,7 +6,7 @@ import itertools
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,8 @@ from megacompile.engines import CompiledModel
 from megacompile.measure.evaluation import evaluate
 from megacompile.measure.instruments.memory import peak_mb, reset_peak
 from megacompile.measure.original import Original
+from megacompile.measure.serving import answer_all
+from megacompile.measure.training.waits import Waits
 from megacompile.models import Eager, fingerprint, load_original, quiet
 from megacompile.plan import Machine
 from megacompile.spec import load_spec_data
@@ -21,62 +23,18 @@ from megacompile.system import Send
 from megacompile.training import Training
 
 if TYPE_CHECKING:
-    from megacompile.training.batches import Batches
     from megacompile.training.checkpoints import Checkpoints, Found
     from megacompile.training.step import TrainingStep
 
 WARM_STEPS = 2
+HANDLER = "megacompile.measure.trainer:in_crew"
 KEEP_SECONDS = 20.0  # between two checkpoints of a run
-
-
-@dataclass
-class Waits:
-    """Seconds that the steps of a run took and waited for their batches.
-
-    The first step after a start is left out: its wait is the opening of the data and the start of
-    the workers (`started`), and its time is a compiler's.
-    """
-
-    started: float = 0.0
-    waited: float = 0.0
-    taken: float = 0.0
-    steps: int = 0
-
-    def add(self, batches: Batches, taken: float, starting: bool) -> None:
-        """One step after its batch; `batches.waited` is used up."""
-        if starting:
-            self.started = batches.started
-        else:
-            self.waited += batches.waited
-            self.taken += taken
-            self.steps += 1
-        batches.waited = 0.0
-
-    def figures(self) -> dict[str, float | None]:
-        """The share of a step that is waiting, and milliseconds; None after a single step."""
-        found: dict[str, float | None] = {"waiting": None, "waiting_ms": None}
-        if self.steps:
-            found["waiting"] = self.waited / max(self.waited + self.taken, 1e-9)
-            found["waiting_ms"] = 1000 * self.waited / self.steps
-        return {**found, "data_start_ms": 1000 * self.started}
 
 
 def serve(requests: Iterator[dict[str, Any]], send: Send) -> None:
     """Worker function: `load` first, then `point`, `time`, `memory` (what a race asks), and
-    `figures`, `operators`, `largest`, `curve`."""
-    worker: _Trainer | _Crewed | None = None
-    for request in requests:
-        operation = request["operation"]
-        if operation == "load":
-            send({"event": "doing", "what": "loading"})
-            worker = _make(request, send)
-            answer = worker.loaded
-        else:
-            assert worker is not None
-            if operation != "time":
-                send({"event": "doing", "what": operation})
-            answer = getattr(worker, operation)(request)
-        send({"event": "done", **answer})
+    `figures`, `largest`, `curve`."""
+    answer_all(requests, send, lambda request: _make(request, send))
 
 
 def _make(request: dict[str, Any], send: Send) -> _Trainer | _Crewed:
@@ -111,12 +69,7 @@ class _Crewed:
         from megacompile.measure.training.crew import Crew
 
         self.send = send
-        self.crew = Crew(
-            processes,
-            request["machine"]["threads"],
-            "megacompile.measure.trainer:in_crew",
-            request,
-        )
+        self.crew = Crew(processes, request["machine"]["threads"], HANDLER, request)
         self.loaded = self.crew.ask({"operation": "load"})[0]
 
     def __getattr__(self, operation: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
@@ -160,7 +113,7 @@ class _Trainer:
         spec = load_spec_data(request["spec"], base).spec
         assert spec is not None  # the parent has checked it
         assert spec.train is not None
-        machine = Machine(**{**request["machine"], "isa": tuple(request["machine"]["isa"])})
+        machine = Machine.from_dict(request["machine"])
         torch.set_num_threads(machine.threads)
         signature = Original(**request["original"]).signature(spec)
         self.loaded: dict[str, Any] = {}
@@ -217,13 +170,12 @@ class _Trainer:
         from megacompile.training.batches import sized
         from megacompile.training.figures import largest_batch
 
-        found = largest_batch(
-            self.step,
-            sized(self.train, self.base, self.spec.seed),
-            request["limit_bytes"],
-            max(1, self.train.micro_batch),
-            lambda message: self.send({"event": "progress", "message": message}),
-        )
+        def say(message: str) -> None:
+            self.send({"event": "progress", "message": message})
+
+        batch_of = sized(self.train, self.base, self.spec.seed)
+        start = max(1, self.train.micro_batch)
+        found = largest_batch(self.step, batch_of, request["limit_bytes"], start, say)
         return {"largest": found}
 
     def curve(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -249,14 +201,8 @@ class _Trainer:
             start = time.perf_counter()
             losses.append(step.step(batch).loss)
             waits.add(self.batches, time.perf_counter() - start, starting=number == first)
-            self.send(
-                {
-                    "event": "progress",
-                    "done": number + 1,
-                    "total": self.train.steps,
-                    "message": f"loss {losses[-1]:.4g}",
-                }
-            )
+            progress = {"done": number + 1, "total": self.train.steps}
+            self.send({"event": "progress", **progress, "message": f"loss {losses[-1]:.4g}"})
             late = time.monotonic() - kept > request.get("keep_seconds", KEEP_SECONDS)
             if distribution.largest(late) and number + 1 < self.train.steps:
                 state = {"step": step.state_dict(), "losses": losses, "waits": asdict(waits)}

@@ -17,10 +17,12 @@ from megacompile.engines import (
     load_runner,
     read_manifest,
 )
+from megacompile.measure.calibration import calibration_hash
 from megacompile.measure.evaluation import evaluate
 from megacompile.measure.instruments.memory import peak_mb, reset_peak
 from megacompile.measure.instruments.verification import enforce, record_of, run_all
-from megacompile.measure.original import Original, calibration_hash
+from megacompile.measure.original import Original
+from megacompile.measure.serving import answer_all
 from megacompile.models import (
     Eager,
     Feeds,
@@ -53,20 +55,8 @@ WARM_CALLS = 3
 
 def serve(requests: Iterator[dict[str, Any]], send: Send) -> None:
     """Worker function: `load` (a candidate, a baseline or a bundle) first, then `point`, `time`,
-    `memory` and `evaluate`."""
-    worker: _Worker | None = None
-    for request in requests:
-        operation = request["operation"]
-        if operation == "load":
-            send({"event": "doing", "what": "loading"})
-            worker = _Worker(request)
-            answer = worker.loaded
-        else:
-            assert worker is not None
-            if operation != "time":
-                send({"event": "doing", "what": operation})
-            answer = getattr(worker, operation)(request)
-        send({"event": "done", **answer})
+    `memory`, `verify`, `count` and `evaluate`."""
+    answer_all(requests, send, _Worker)
 
 
 class _Worker:
@@ -110,9 +100,8 @@ class _Worker:
         if request["backend"] in EAGER_BASELINES:
             form = load_original(self.spec, self.base, self.signature)
             loaded = {"fingerprint": fingerprint(form)} if request.get("confirm") else {}
-            return EagerRunner(
-                form, self.machine, compiled=request["backend"] == "torch.compile"
-            ), loaded
+            compiled = request["backend"] == "torch.compile"
+            return EagerRunner(form, self.machine, compiled), loaded
         if request["backend"] == LAST_FORM:
             form = Onnx.load(Path(request["folder"]), self.signature)
             return EagerRunner(form, self.machine, compiled=False), {}
@@ -191,16 +180,18 @@ def _torch_peak_mb() -> float | None:
 
 def count(form: Form, dims: Mapping[str, int], seed: int) -> dict[str, Any]:
     """Operations and bytes that one call of the original needs at given sizes."""
-    from megacompile.measure import operations
-
     try:
         if isinstance(form, Onnx):
-            found = operations.count_onnx(form.path, dims)
+            from megacompile.measure.onnx_operations import count_onnx
+
+            found = count_onnx(form.path, dims)
         elif isinstance(form, Eager):
+            from megacompile.measure.module_operations import count_module
+
             feeds = examples.make(form.signature, dims, seed)
             arguments = form.signature.arguments(lambda name: to_torch(feeds[name]))
             args, kwargs = form.binding.split(arguments)
-            found = operations.count_module(form.module, args, kwargs)
+            found = count_module(form.module, args, kwargs)
         else:
             return {"note": f"operations are not counted in a {form.name} model"}
     except Exception as error:  # noqa: BLE001 - a count that fails costs a figure, not the build
@@ -227,12 +218,8 @@ class EagerRunner(Runner):
         on_cpu = isinstance(form, Eager) and not compiled and self.device == "cpu"
         if not on_cpu and not isinstance(form, Onnx):
             call: Any = form.flat() if isinstance(form, Eager) else form.leaves  # type: ignore[attr-defined]
-            self.inner = TorchRunner(
-                torch.compile(call) if compiled else call,
-                machine.threads,
-                form.signature,
-                self.device,
-            )
+            call = torch.compile(call) if compiled else call
+            self.inner = TorchRunner(call, machine.threads, form.signature, self.device)
 
     def run(self, feeds: Feeds) -> Feeds:
         return (self.inner or self.form).run(feeds)

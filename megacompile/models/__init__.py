@@ -4,13 +4,14 @@
 """
 
 from megacompile.models import examples
-from megacompile.models.comparison import COSINE_OF, Comparison, InputSet, Tolerance, compare
+from megacompile.models.comparison import Comparison, InputSet, Tolerance, compare
 from megacompile.models.forms import (
     Eager,
     Exported,
     Form,
     Onnx,
     Scripted,
+    TorchForm,
     quiet,
     register_quantized_operators,
 )
@@ -32,7 +33,6 @@ from megacompile.models.tensors import (
 )
 
 __all__ = [
-    "COSINE_OF",
     "Array",
     "Binding",
     "Comparison",
@@ -46,6 +46,7 @@ __all__ = [
     "Signature",
     "Structure",
     "Tolerance",
+    "TorchForm",
     "as_float64",
     "base_signature",
     "bind",

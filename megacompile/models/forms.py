@@ -49,7 +49,25 @@ class Form(ABC):
         """Number of weight elements, each storage counted once."""
 
 
-class Eager(Form):
+class TorchForm(Form):
+    """A form whose weights are torch tensors."""
+
+    @abstractmethod
+    def tensors(self) -> list[torch.Tensor]:
+        """All weights; tied ones may come several times."""
+
+    def size_bytes(self) -> int:
+        from megacompile.models.torchmodules import unique_storages
+
+        return sum(size for _, size in unique_storages(self.tensors()).values())
+
+    def parameters(self) -> int:
+        from megacompile.models.torchmodules import unique_storages
+
+        return sum(elements for elements, _ in unique_storages(self.tensors()).values())
+
+
+class Eager(TorchForm):
     """A torch.nn.Module in evaluation mode with how its forward is called."""
 
     name = "Eager"
@@ -78,6 +96,7 @@ class Eager(Form):
         return Flat(self.module, self.signature, self.binding)
 
     def with_module(self, module: torch.nn.Module) -> Eager:
+        """Another module that is called the same way."""
         return Eager(module, self.signature, self.binding)
 
     def copy(self) -> Eager:
@@ -100,18 +119,11 @@ class Eager(Form):
         module, binding = torch.load(folder / "module.pickle", weights_only=False)
         return cls(module, signature, binding)
 
-    def size_bytes(self) -> int:
-        from megacompile.models.torchmodules import storages
-
-        return sum(size for _, size in storages(self.module).values())
-
-    def parameters(self) -> int:
-        from megacompile.models.torchmodules import storages
-
-        return sum(elements for elements, _ in storages(self.module).values())
+    def tensors(self) -> list[torch.Tensor]:
+        return [*self.module.parameters(), *self.module.buffers()]
 
 
-class Exported(Form):
+class Exported(TorchForm):
     """A torch.export program: leaves in, leaves out."""
 
     name = "Exported"
@@ -147,24 +159,14 @@ class Exported(Form):
                 program = torch.export.load(path)
         return cls(program, signature)
 
-    def _tensors(self) -> list[torch.Tensor]:
+    def tensors(self) -> list[torch.Tensor]:
         import torch
 
         values = [*self.program.state_dict.values(), *self.program.constants.values()]
         return [v for v in values if isinstance(v, torch.Tensor)]
 
-    def size_bytes(self) -> int:
-        from megacompile.models.torchmodules import unique_storages
 
-        return sum(size for _, size in unique_storages(self._tensors()).values())
-
-    def parameters(self) -> int:
-        from megacompile.models.torchmodules import unique_storages
-
-        return sum(n for n, _ in unique_storages(self._tensors()).values())
-
-
-class Scripted(Form):
+class Scripted(TorchForm):
     """A TorchScript module: leaves in, leaves out."""
 
     name = "Scripted"
@@ -197,20 +199,10 @@ class Scripted(Form):
 
         return cls(torch.jit.load(str(folder / "model.pt"), map_location="cpu"), signature)
 
-    def _tensors(self) -> list[torch.Tensor]:
+    def tensors(self) -> list[torch.Tensor]:
         from megacompile.models.torchmodules import script_constants
 
         return [*self.module.state_dict().values(), *script_constants(self.module)]
-
-    def size_bytes(self) -> int:
-        from megacompile.models.torchmodules import unique_storages
-
-        return sum(size for _, size in unique_storages(self._tensors()).values())
-
-    def parameters(self) -> int:
-        from megacompile.models.torchmodules import unique_storages
-
-        return sum(n for n, _ in unique_storages(self._tensors()).values())
 
 
 class Onnx(Form):

@@ -102,17 +102,13 @@ def copy_model(source: Path, target: Path) -> None:
 
 def data_files(path: Path) -> list[str]:
     """Names of the external data files a model refers to."""
-    return sorted(
-        {
-            entry.value
-            for tensor in all_tensors(read(path, weights=False))
-            for entry in tensor.external_data
-            if entry.key == "location"
-        }
-    )
+    tensors = all_tensors(read(path, weights=False))
+    entries = (entry for tensor in tensors for entry in tensor.external_data)
+    return sorted({entry.value for entry in entries if entry.key == "location"})
 
 
 def size_bytes(path: Path) -> int:
+    """Bytes of the file and of its data files."""
     return path.stat().st_size + sum((path.parent / n).stat().st_size for n in data_files(path))
 
 
@@ -140,6 +136,7 @@ def all_graphs(model: onnx.ModelProto) -> Iterator[Any]:
 
 
 def all_nodes(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
+    """The nodes of all graphs."""
     for graph in all_graphs(model):
         yield from graph.node
 
@@ -187,10 +184,12 @@ def count_parameters(path: Path) -> int:
 
 
 def opset(model: onnx.ModelProto) -> int:
+    """The version of ONNX's own operator set that a model asks for."""
     return max((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), default=1)
 
 
 def uses_dtype(path: Path, dtype: int) -> bool:
+    """Whether any weight has this element type of `onnx.TensorProto`."""
     return any(t.data_type == dtype for t in weights(read(path, weights=False)).values())
 
 
@@ -202,6 +201,7 @@ class Session:
     names: frozenset[str]
 
     def run(self, feeds: Feeds, outputs: Sequence[str]) -> Feeds:
+        """The named outputs, or all of them if none is named."""
         known = {name: array for name, array in feeds.items() if name in self.names}
         available = [o.name for o in self.session.get_outputs()]
         wanted = list(outputs) or available
@@ -223,6 +223,13 @@ def open_session(
         from megacompile.models.openvinofile import open_openvino
 
         return open_openvino(path, threads)
+    session = _start(path, _session_options(threads, optimization), device)
+    # An initializer that is an input too has a default, which callers may override.
+    inputs = [*session.get_inputs(), *session.get_overridable_initializers()]
+    return Session(session, frozenset(i.name for i in inputs))
+
+
+def _session_options(threads: int | None, optimization: str) -> Any:
     import onnxruntime as ort
 
     options = ort.SessionOptions()
@@ -238,10 +245,16 @@ def open_session(
         "basic": level.ORT_ENABLE_BASIC,
         "none": level.ORT_DISABLE_ALL,
     }[optimization]
+    return options
+
+
+def _start(path: Path, options: Any, device: str) -> Any:
+    import onnxruntime as ort
+
+    providers = ["CPUExecutionProvider"]
+    if device == "cuda":
+        providers.insert(0, CUDA_PROVIDER)
     try:
-        providers = ["CPUExecutionProvider"]
-        if device == "cuda":
-            providers.insert(0, CUDA_PROVIDER)
         try:
             session = ort.InferenceSession(str(path), options, providers=providers)
         except ort.capi.onnxruntime_pybind11_state.Fail as error:
@@ -264,6 +277,4 @@ def open_session(
             got=", ".join(session.get_providers()),
             remedy="check the CUDA and cuDNN versions that onnxruntime-gpu asks for",
         )
-    # An initializer that is an input too has a default, which callers may override.
-    inputs = [*session.get_inputs(), *session.get_overridable_initializers()]
-    return Session(session, frozenset(i.name for i in inputs))
+    return session

@@ -17,11 +17,14 @@ Precision = Literal["f32", "bf16", "f16"]
 
 @dataclass
 class OpenVINOSession:
+    """A compiled model with one request; inputs that it doesn't have are ignored."""
+
     compiled: Any
     request: Any
     names: frozenset[str]
 
     def run(self, feeds: Feeds, outputs: Sequence[str]) -> Feeds:
+        """The named outputs, or all of them if none is named."""
         known = {name: np.asarray(feeds[name], order="C") for name in self.names}
         result = self.request.infer(known, share_inputs=True, share_outputs=False)
         values: Feeds = {}
@@ -32,6 +35,7 @@ class OpenVINOSession:
         return {name: np.array(values[name]) for name in wanted}
 
     def precision(self) -> str:
+        """The precision that the plugin computes in, as it names it itself."""
         return str(self.compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name())
 
 

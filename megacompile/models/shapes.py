@@ -30,10 +30,9 @@ def output_shapes(signature: Signature, sets: Sequence[InputSet]) -> dict[str, l
 
 
 def _size(values: Sequence[int], sizes: Sequence[Mapping[str, int]]) -> Size:
-    varying = [dim for dim in sizes[0] if len({one[dim] for one in sizes}) > 1]
     if len(set(values)) == 1:
         return values[0]
-    for dim in varying:
+    for dim in sizes[0]:
         if all(value == one[dim] for value, one in zip(values, sizes, strict=True)):
             return dim
     return None

@@ -65,11 +65,13 @@ class Signature:
 
     @property
     def tensors(self) -> dict[str, TensorInput]:
+        """The tensor leaves by path name, in order: what forms but `Eager` take."""
         return dict(leaves(dict(self.inputs)))
 
     def with_outputs(
         self, outputs: Sequence[str], structure: Structure, dtypes: Sequence[str]
     ) -> Signature:
+        """The signature with what the first run of the original showed."""
         return replace(
             self, outputs=tuple(outputs), structure=structure, output_dtypes=tuple(dtypes)
         )
@@ -268,8 +270,7 @@ class Binding:
     positional: frozenset[str]
 
     def split(self, arguments: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        args = [v for k, v in arguments.items() if self.names[k] in self.positional]
-        kwargs = {
-            self.names[k]: v for k, v in arguments.items() if self.names[k] not in self.positional
-        }
-        return tuple(args), kwargs
+        """Arguments by input name as those that are passed by position and by keyword."""
+        bound = {self.names[name]: value for name, value in arguments.items()}
+        args = tuple(value for name, value in bound.items() if name in self.positional)
+        return args, {n: value for n, value in bound.items() if n not in self.positional}

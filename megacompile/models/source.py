@@ -61,45 +61,51 @@ def load_original(spec: Spec, base: Path, signature: Signature | None = None) ->
     """
     signature = signature or base_signature(spec)
     path = source_path(spec, base)
-    kind = spec.model.kind
-    if kind == "onnx":
-        assert path is not None
+    if spec.model.kind == "python":
+        return _load_python(spec, base, signature)
+    assert path is not None
+    if spec.model.kind == "onnx":
         return _load_onnx(path, spec, signature)
+    return _load_torch_file(path, spec, signature)
+
+
+def _load_python(spec: Spec, base: Path, signature: Signature) -> Eager:
     import torch
 
     from megacompile.models.torchmodules import copy_module
 
-    if kind == "python":
-        build = hooks.load(spec.model.reference, base)
-        module = hooks.call(f"model '{spec.model.reference}'", build)
-        if not isinstance(module, torch.nn.Module):
-            raise ModelError(
-                what=f"'{spec.model.reference}' returns no model",
-                where="model.python",
-                expected="a torch.nn.Module",
-                got=type(module).__name__,
-            )
-        module = copy_module(module).eval()
-    else:
-        assert path is not None
-        try:
-            if kind == "torchscript":
-                scripted = torch.jit.load(str(path), map_location="cpu").eval()
-                return Scripted(scripted, signature)
-            program = torch.export.load(path)
-        except Exception as error:
-            raise ModelError(
-                what=f"the {kind} model can't be read",
-                where=str(path),
-                cause=f"{type(error).__name__}: {str(error).splitlines()[0]}",
-                remedy=f"write it again with the installed torch ({torch.__version__})",
-            ) from error
-    if kind == "exported":
-        return Eager(program.module(), signature, _exported_binding(program, spec, path))
+    build = hooks.load(spec.model.reference, base)
+    module = hooks.call(f"model '{spec.model.reference}'", build)
+    if not isinstance(module, torch.nn.Module):
+        raise ModelError(
+            what=f"'{spec.model.reference}' returns no model",
+            where="model.python",
+            expected="a torch.nn.Module",
+            got=type(module).__name__,
+        )
+    module = copy_module(module).eval()
     return Eager(module, signature, bind(module.forward, spec.inputs, "model.python"))
 
 
-def _exported_binding(program: Any, spec: Spec, path: Path | None) -> Binding:
+def _load_torch_file(path: Path, spec: Spec, signature: Signature) -> Eager | Scripted:
+    import torch
+
+    try:
+        if spec.model.kind == "torchscript":
+            scripted = torch.jit.load(str(path), map_location="cpu").eval()
+            return Scripted(scripted, signature)
+        program = torch.export.load(path)
+    except Exception as error:
+        raise ModelError(
+            what=f"the {spec.model.kind} model can't be read",
+            where=str(path),
+            cause=f"{type(error).__name__}: {str(error).splitlines()[0]}",
+            remedy=f"write it again with the installed torch ({torch.__version__})",
+        ) from error
+    return Eager(program.module(), signature, _exported_binding(program, spec, path))
+
+
+def _exported_binding(program: Any, spec: Spec, path: Path) -> Binding:
     """An exported program takes exactly the arguments it was exported with: some by position,
     some by keyword."""
     args, kwargs = program.call_spec.in_spec.children()
@@ -155,6 +161,10 @@ def _load_onnx(path: Path, spec: Spec, signature: Signature) -> Onnx:
             expected=", ".join(takes),
             remedy=f"add '{lacking[0]}' to inputs",
         )
+    return Onnx(path, _with_onnx_outputs(path, model, spec, signature))
+
+
+def _with_onnx_outputs(path: Path, model: Any, spec: Spec, signature: Signature) -> Signature:
     outputs = [o.name for o in model.graph.output]
     for name in spec.outputs or []:
         if name not in outputs:
@@ -164,14 +174,14 @@ def _load_onnx(path: Path, spec: Spec, signature: Signature) -> Onnx:
                 expected=", ".join(outputs),
                 remedy=did_you_mean(name, outputs),
             )
+    if signature.outputs:
+        return signature
+    # A file has names but no nesting: one output comes back by itself, several by name.
     wanted = list(spec.outputs or outputs)
-    if not signature.outputs:
-        # A file has names but no nesting: one output comes back by itself, several by name.
-        structure: dict[str, Any] = {"tensor": wanted[0]}
-        if len(wanted) > 1:
-            structure = {"dict": {name: {"tensor": name} for name in wanted}}
-        signature = replace(signature, outputs=tuple(wanted), structure=structure)
-    return Onnx(path, signature)
+    structure: dict[str, Any] = {"tensor": wanted[0]}
+    if len(wanted) > 1:
+        structure = {"dict": {name: {"tensor": name} for name in wanted}}
+    return replace(signature, outputs=tuple(wanted), structure=structure)
 
 
 def _check_onnx_input(path: Path, name: str, spec: TensorInput, tensor: Any, onnx: Any) -> None:
@@ -185,11 +195,7 @@ def _check_onnx_input(path: Path, name: str, spec: TensorInput, tensor: Any, onn
         )
     if not tensor.HasField("shape"):
         return
-    # Some exporters write an unknown size as -1.
-    dims = [
-        d.dim_value if d.HasField("dim_value") and d.dim_value >= 0 else d.dim_param or "?"
-        for d in tensor.shape.dim
-    ]
+    dims = [_size(dim) for dim in tensor.shape.dim]
     fits = len(dims) == len(spec.shape) and all(
         not isinstance(d, int) or d == s for d, s in zip(dims, spec.shape, strict=True)
     )
@@ -201,6 +207,13 @@ def _check_onnx_input(path: Path, name: str, spec: TensorInput, tensor: Any, onn
             got=str(spec.shape),
             remedy="a fixed size in the file can't be a dim of the spec",
         )
+
+
+def _size(dim: Any) -> int | str:
+    """A dimension's number or name; some exporters write an unknown size as -1."""
+    if dim.HasField("dim_value") and dim.dim_value >= 0:
+        return int(dim.dim_value)
+    return dim.dim_param or "?"
 
 
 def fingerprint(form: Form) -> str:

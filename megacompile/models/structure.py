@@ -21,6 +21,7 @@ Structure = dict[str, Any]
 
 
 def is_tensor(value: Any) -> bool:
+    """Whether a value is a torch tensor or a numpy array; torch is not imported to tell."""
     return isinstance(value, np.ndarray) or (hasattr(value, "detach") and hasattr(value, "dtype"))
 
 

@@ -47,6 +47,7 @@ def to_numpy(tensor: Any) -> Array:
 
 
 def torch_dtype(name: str) -> torch.dtype:
+    """The torch dtype of a name."""
     import torch
 
     dtype = getattr(torch, name)
@@ -78,10 +79,12 @@ def save_arrays(path: Path, arrays: Feeds) -> None:
 
 def load_arrays(path: Path) -> Feeds:
     """Read what `save_arrays` wrote (or any .npz without objects)."""
+    arrays: Feeds = {}
     with np.load(path, allow_pickle=False) as stored:
-        return {
-            name.removesuffix(_BFLOAT16): stored[name].view(numpy_dtype("bfloat16"))
-            if name.endswith(_BFLOAT16)
-            else stored[name]
-            for name in stored.files
-        }
+        for name in stored.files:
+            if name.endswith(_BFLOAT16):
+                bits = stored[name]
+                arrays[name.removesuffix(_BFLOAT16)] = bits.view(numpy_dtype("bfloat16"))
+            else:
+                arrays[name] = stored[name]
+    return arrays

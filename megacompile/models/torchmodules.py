@@ -91,11 +91,6 @@ def unique_storages(tensors: Iterable[torch.Tensor]) -> dict[int, tuple[int, int
     return found
 
 
-def storages(module: torch.nn.Module) -> dict[int, tuple[int, int]]:
-    """Elements and bytes of all parameters and persistent or not buffers, once per storage."""
-    return unique_storages([*module.parameters(), *module.buffers()])
-
-
 def script_constants(module: torch.jit.ScriptModule) -> list[torch.Tensor]:
     """Tensors that freezing moved into the graph as constants."""
     try:
@@ -143,13 +138,8 @@ def fingerprint(module: torch.nn.Module) -> str:
             digest.update(data.view(torch.uint8).numpy().data if data.numel() else b"")
     sources: set[str] = set()
     for name, one in module.named_modules(remove_duplicate=False):
-        settings = {
-            k: v
-            for k, v in sorted(vars(one).items())
-            if isinstance(v, (bool, int, float, str, tuple, type(None)))
-        }
         digest.update(f"{name} {type(one).__module__}.{type(one).__qualname__}".encode())
-        digest.update(repr(settings).encode())
+        digest.update(repr(_settings(one)).encode())
         if not type(one).__module__.startswith("torch."):
             try:
                 sources.add(inspect.getsourcefile(type(one)) or "")
@@ -159,3 +149,9 @@ def fingerprint(module: torch.nn.Module) -> str:
         with open(path, "rb") as file:
             digest.update(hashlib.file_digest(file, "sha256").digest())
     return digest.hexdigest()
+
+
+def _settings(module: torch.nn.Module) -> dict[str, Any]:
+    """What a module's own attributes say in plain data: sizes, names, flags."""
+    plain = (bool, int, float, str, tuple, type(None))
+    return {name: value for name, value in sorted(vars(module).items()) if isinstance(value, plain)}

@@ -51,6 +51,7 @@ class Availability:
 
     @property
     def yes(self) -> bool:
+        """Whether it can."""
         return self.reason is None
 
 
@@ -82,6 +83,7 @@ class Refusal:
 
     @property
     def where(self) -> str:
+        """The node and its module in words."""
         path = f" of module '{self.module}'" if self.module else ""
         return f"node '{self.node}' ({self.operator}){path}"
 
@@ -97,7 +99,8 @@ class Runner(ABC):
     """A loaded engine: output leaves by name for input leaves by name."""
 
     @abstractmethod
-    def run(self, feeds: Feeds) -> Feeds: ...
+    def run(self, feeds: Feeds) -> Feeds:
+        """One call, with inputs and outputs converted."""
 
     def prepare(self, feeds: Feeds) -> Callable[[], Any]:
         """A call with inputs already in place, for timing: inputs are converted once, outputs
@@ -120,10 +123,12 @@ class Backend(BaseModel, ABC):
     """Distributions whose versions change the engine; they are part of the cache key."""
 
     def traits(self) -> Traits:
+        """What the backend wants of the passes before it."""
         return Traits(backend=self.name)
 
     @abstractmethod
-    def availability(self, target: Machine) -> Availability: ...
+    def availability(self, target: Machine) -> Availability:
+        """Whether an engine for this target can be built here."""
 
     def refusal(self, facts: frozenset[Fact], target: Machine) -> tuple[str, str] | None:
         """Why a model with these facts can't be lowered for this target, and what to write
@@ -166,7 +171,8 @@ class Backend(BaseModel, ABC):
         )
 
     @abstractmethod
-    def load(self, out: Path, target: Machine, signature: Signature) -> Runner: ...
+    def load(self, out: Path, target: Machine, signature: Signature) -> Runner:
+        """Load the engine in `out`, ready to run."""
 
 
 def precision_of(facts: frozenset[Fact]) -> str:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from megacompile.errors import PlanError
 from megacompile.plan import registry
 from megacompile.plan.backends import Backend, Machine
+from megacompile.plan.declarations import consumes, produces
 from megacompile.plan.items import PassItem
-from megacompile.plan.passes import Fact, Traits, consumes, produces
+from megacompile.plan.passes import Fact, Traits
 from megacompile.plan.routes import State, why_not
 
 
 def clash(
-    start: State,
-    passes: list[PassItem],
+    passes: Sequence[PassItem],
     backend: Backend,
     machine: Machine,
     reachable: Collection[State],
@@ -25,14 +25,14 @@ def clash(
     """Which two steps don't fit together, why, and what to write instead."""
     if goals:
         reason, remedy = backend.refusal(goals[0].facts, machine) or ("", "")
-        return PlanError(
-            what=f"candidate '{name}' is impossible: {reason}", where=where, remedy=remedy
-        )
+        what = f"candidate '{name}' is impossible: {reason}"
+        return PlanError(what=what, where=where, remedy=remedy)
     last = max(state.layer for state in reachable)
     reached = [state for state in reachable if state.layer == last]
-    forms = sorted({state.form for state in reached})
+    if last < len(passes):
+        return _stuck(passes[last], passes[:last], reached, backend.traits(), name)
     leaver = _leaver(reachable, passes) if "Training" in backend.accepts else None
-    if last == len(passes) and leaver is not None:
+    if leaver is not None:
         return PlanError(
             what=f"candidate '{name}': pass '{leaver.label}' can't run in workload 'training'",
             where=leaver.where,
@@ -41,28 +41,39 @@ def clash(
             remedy=f"leave '{leaver.label}' out, or build "
             "the trained model with a spec of workload inference",
         )
-    if last == len(passes):
-        return PlanError(
-            what=f"candidate '{name}': backend '{backend.name}' can't take the model",
-            where=where,
-            expected=" or ".join(backend.accepts),
-            got=" or ".join(forms) + (f" after '{passes[-1].label}'" if passes else ""),
-            cause=_conversion_reason(reached, backend.accepts, backend.traits()),
-            remedy=_other_backends(reached),
-        )
-    item = passes[last]
-    reasons = _reasons(item, reached, backend.traits())
-    culprit = _culprit(item, passes[:last], reached)
-    before = f" after '{culprit.label}'" if culprit else ""
+    after = f" after '{passes[-1].label}'" if passes else ""
     return PlanError(
-        what=f"candidate '{name}': pass '{item.label}' can't run{before}",
-        where=item.where,
-        cause=f"'{item.label}' " + "; ".join(reasons),
-        got=f"the model is {' or '.join(forms)} there",
-        remedy=f"put '{item.label}' before '{culprit.label}', or leave one of them out"
-        if culprit
-        else f"leave '{item.label}' out of this variant, or use another backend",
+        what=f"candidate '{name}': backend '{backend.name}' can't take the model",
+        where=where,
+        expected=" or ".join(backend.accepts),
+        got=_forms(reached) + after,
+        cause=_conversion_reason(reached, backend.accepts, backend.traits()),
+        remedy=_other_backends(reached),
     )
+
+
+def _stuck(
+    item: PassItem, before: Sequence[PassItem], reached: list[State], traits: Traits, name: str
+) -> PlanError:
+    """A pass that runs in none of the states that the passes before it lead to."""
+    culprit = _culprit(item, before, reached)
+    if culprit is None:
+        after = ""
+        remedy = f"leave '{item.label}' out of this variant, or use another backend"
+    else:
+        after = f" after '{culprit.label}'"
+        remedy = f"put '{item.label}' before '{culprit.label}', or leave one of them out"
+    return PlanError(
+        what=f"candidate '{name}': pass '{item.label}' can't run{after}",
+        where=item.where,
+        cause=f"'{item.label}' " + "; ".join(_reasons(item, reached, traits)),
+        got=f"the model is {_forms(reached)} there",
+        remedy=remedy,
+    )
+
+
+def _forms(states: list[State]) -> str:
+    return " or ".join(sorted({state.form for state in states}))
 
 
 def _reasons(item: PassItem, reached: list[State], traits: Traits) -> list[str]:
@@ -78,13 +89,13 @@ def _reasons(item: PassItem, reached: list[State], traits: Traits) -> list[str]:
     return [why for why, own in found.items() if own] or list(found)
 
 
-def _leaver(reachable: Collection[State], passes: list[PassItem]) -> PassItem | None:
+def _leaver(reachable: Collection[State], passes: Sequence[PassItem]) -> PassItem | None:
     """The first pass after which the model is no module and no training step any more."""
     kept = {state.layer for state in reachable if state.form in ("Eager", "Training")}
     return next((item for number, item in enumerate(passes, 1) if number not in kept), None)
 
 
-def _culprit(item: PassItem, before: list[PassItem], reached: list[State]) -> PassItem | None:
+def _culprit(item: PassItem, before: Sequence[PassItem], reached: list[State]) -> PassItem | None:
     """The latest earlier pass that ended what this one needs."""
     facts = frozenset[Fact]().union(*(s.facts for s in reached))
     lacking = frozenset[Fact]().union(*(i.requires for i in item.instances)) - facts
@@ -97,21 +108,19 @@ def _culprit(item: PassItem, before: list[PassItem], reached: list[State]) -> Pa
 def _conversion_reason(
     reached: list[State], accepts: tuple[str, ...], traits: Traits
 ) -> str | None:
+    """What stands in the way of a conversion to a form that the backend accepts."""
     for cls in registry.conversions():
-        if produces(cls) in accepts:
-            for state in reached:
-                if consumes(cls) == state.form:
-                    reason = why_not(cls(), state, traits)
-                    if reason:
-                        return f"conversion '{cls.name}' {reason}"
+        if produces(cls) not in accepts:
+            continue
+        for state in reached:
+            reason = why_not(cls(), state, traits) if consumes(cls) == state.form else None
+            if reason:
+                return f"conversion '{cls.name}' {reason}"
     return f"no conversion leads to {' or '.join(accepts)}"
 
 
 def _other_backends(reached: list[State]) -> str | None:
     forms = {s.form for s in reached}
-    fitting = [
-        name
-        for name in registry.backend_table()
-        if forms & set(registry.backend_class(name).accepts)
-    ]
+    accepted = {name: registry.backend_class(name).accepts for name in registry.backend_table()}
+    fitting = [name for name, accepts in accepted.items() if forms & set(accepts)]
     return f"use one of: {', '.join(fitting)}" if fitting else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
@@ -23,6 +23,14 @@ class PassItem:
     instances: tuple[Pass[Any, Any], ...]
 
 
+class VariantItems(NamedTuple):
+    """A variant of the spec: its passes, the common ones first, and backends with their place."""
+
+    name: str
+    passes: list[PassItem]
+    backends: list[tuple[Backend, str]]
+
+
 class Items:
     """Names and options of passes and backends, checked once each, faults with their line."""
 
@@ -30,6 +38,7 @@ class Items:
         self.loaded, self.problems = loaded, problems
 
     def passes(self, items: list[Item], path: KeyPath) -> list[PassItem]:
+        """The passes of a list in the spec, without those that are at fault."""
         found = []
         for index, item in enumerate(items):
             here = (*path, index)
@@ -49,6 +58,7 @@ class Items:
         return found
 
     def backends(self, items: list[Item] | None, path: KeyPath) -> list[tuple[Backend, str]]:
+        """The backends of a list in the spec with their places, without those at fault."""
         found: list[tuple[Backend, str]] = []
         for index, item in enumerate(items or []):
             here = (*path, index)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import typing
+import fnmatch
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -13,22 +13,14 @@ from typing import Any, ClassVar, Generic, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict
 
 from megacompile.errors import PassError, did_you_mean
-from megacompile.models import Eager, Exported, Feeds, Form, Onnx, Scripted, Tolerance
-
-# Part of the contract: what a pass that trains hands back (`as` makes them public here).
-from megacompile.report import Look as Look
-from megacompile.report import Metric as Metric
-from megacompile.report import RecoveryRecord as RecoveryRecord
+from megacompile.models import Feeds, Form, Tolerance
+from megacompile.report import RecoveryRecord
 from megacompile.system import hooks, missing
-from megacompile.training import Training, TrainingContext
+from megacompile.training import TrainingContext
 
 Run = Callable[[Feeds], Feeds]
 Metrics = dict[str, dict[str, Any]]
 """Name -> the fields of a report's Metric."""
-
-FORMS: dict[str, type[Form]] = {
-    form.name: form for form in (Eager, Exported, Scripted, Onnx, Training)
-}
 
 In = TypeVar("In", bound=Form)
 Out = TypeVar("Out", bound=Form)
@@ -46,6 +38,7 @@ class Effect(Enum):
 
     @property
     def rank(self) -> int:
+        """0 for the strictest promise."""
         return list(Effect).index(self)
 
     def tolerance(self, dtype: str = "float32") -> Tolerance:
@@ -77,10 +70,12 @@ class Sites:
     skipped: list[tuple[str, str]] = field(default_factory=list)
 
     def change(self) -> None:
+        """Count a place that was changed."""
         self.matched += 1
         self.changed += 1
 
     def skip(self, site: str, reason: str) -> None:
+        """Count a place that was left, and say why."""
         self.matched += 1
         self.skipped.append((site, reason))
 
@@ -202,6 +197,7 @@ class Pass(BaseModel, ABC, Generic[In, Out]):
         return self
 
     def needs_calibration(self) -> bool:
+        """Whether it can't do without `data.calibration` under these options."""
         return False
 
     def uses_evaluation(self) -> bool:
@@ -226,7 +222,7 @@ class Pass(BaseModel, ABC, Generic[In, Out]):
         """Why this pass can't precede that backend, with what to write instead; None if it can."""
         return None
 
-    def unsupported(self, device: str, isa: typing.Sequence[str]) -> PassError | None:
+    def unsupported(self, device: str, isa: Sequence[str]) -> PassError | None:
         """What the target can't do of what the options ask for, known before anything runs.
 
         `device` is cpu or cuda, `isa` names instruction sets of the CPU.
@@ -238,77 +234,12 @@ class Pass(BaseModel, ABC, Generic[In, Out]):
         return missing(self.libraries)
 
 
-def consumes(pass_class: type[Pass[Any, Any]]) -> str:
-    """The form's name that `run` takes, read off its annotation."""
-    return _form_of(pass_class, "model")
-
-
-def produces(pass_class: type[Pass[Any, Any]]) -> str:
-    """The form's name that `run` returns, read off its annotation."""
-    return _form_of(pass_class, "return")
-
-
-def _form_of(pass_class: type[Pass[Any, Any]], which: str) -> str:
-    hints = typing.get_type_hints(pass_class.run)
-    hint = hints.get(which)
-    if which == "return":
-        arguments = typing.get_args(hint)
-        hint = arguments[0] if arguments else None
-    for form in FORMS.values():
-        if hint is form:
-            return form.name
-    raise PassError(
-        what=f"run of pass '{pass_class.__name__}' does not say which form it "
-        + ("takes" if which == "model" else "returns"),
-        where=f"{pass_class.__module__}.{pass_class.__qualname__}.run",
-        expected="run(self, model: F, ctx: PassContext) -> Result[G], F and G one of "
-        + ", ".join(FORMS),
-        got=str(hint),
-        audience="pass author",
-    )
-
-
-def check_class(pass_class: Any, where: str) -> type[Pass[Any, Any]]:
-    """A pass class that declares all it must.
-
-    Raises:
-        PassError: no Pass, abstract, or a declaration is missing.
-    """
-    if not (isinstance(pass_class, type) and issubclass(pass_class, Pass)):
-        raise PassError(
-            what="not a pass",
-            where=where,
-            expected="a subclass of megacompile.Pass",
-            got=repr(pass_class),
-            audience="pass author",
-        )
-    needed = ("name", "effect", "requires", "provides", "invalidates")
-    missing = [n for n in needed if not hasattr(pass_class, n)]
-    abstract = sorted(getattr(pass_class, "__abstractmethods__", ()))
-    if missing or abstract:
-        raise PassError(
-            what=f"pass '{pass_class.__name__}' is incomplete",
-            where=where,
-            expected=", ".join(
-                [*(f"{n}: ClassVar" for n in missing), *(f"method {n}" for n in abstract)]
-            ),
-            got="not defined",
-            audience="pass author",
-        )
-    consumes(pass_class), produces(pass_class)
-    return pass_class
-
-
-def select(
-    selectors: typing.Sequence[str], names: typing.Sequence[str], option: str
-) -> frozenset[str]:
+def select(selectors: Sequence[str], names: Sequence[str], option: str) -> frozenset[str]:
     """The names that selectors (exact, or globs like `encoder.*`) match.
 
     Raises:
         PassError: a selector matches nothing; near matches are named.
     """
-    import fnmatch
-
     chosen: set[str] = set()
     for selector in selectors:
         found = [n for n in names if n == selector or fnmatch.fnmatchcase(n, selector)]

@@ -15,7 +15,8 @@ from typing import Any
 
 from megacompile.errors import MegacompileError, PassError, SpecError, did_you_mean
 from megacompile.plan.backends import Backend
-from megacompile.plan.passes import Pass, check_class
+from megacompile.plan.declarations import check_class
+from megacompile.plan.passes import Pass
 from megacompile.system import hooks
 
 BACKENDS: dict[str, str] = {
@@ -42,6 +43,7 @@ def pass_table() -> Mapping[str, tuple[str, ...]]:
 
 @cache
 def backend_table() -> Mapping[str, tuple[str, ...]]:
+    """All registered backend names, our own first, with their class references."""
     return _table("megacompile.backends", {name: (ref,) for name, ref in BACKENDS.items()})
 
 

@@ -9,8 +9,9 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from megacompile.plan import registry
+from megacompile.plan.declarations import consumes, produces
 from megacompile.plan.items import PassItem
-from megacompile.plan.passes import Fact, Pass, Traits, consumes, produces
+from megacompile.plan.passes import Fact, Pass, Traits
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -35,7 +36,7 @@ class State:
     facts: frozenset[Fact]
 
 
-def reachable(start: State, passes: list[PassItem], traits: Traits) -> nx.DiGraph[State]:
+def reachable(start: State, passes: Sequence[PassItem], traits: Traits) -> nx.DiGraph[State]:
     """All states that passes in their order, and conversions between them, lead to."""
     import networkx as nx  # takes longer to import than most commands take
 
@@ -65,7 +66,7 @@ def shortest(
 
 
 def _edges(
-    state: State, passes: list[PassItem], traits: Traits
+    state: State, passes: Sequence[PassItem], traits: Traits
 ) -> Iterator[tuple[PlannedStep, State, float]]:
     if state.layer < len(passes):
         item = passes[state.layer]

@@ -2,39 +2,39 @@
 
 from megacompile.report.comparison import diff_reports
 from megacompile.report.diff import render_diff
+from megacompile.report.figures import Latency, Metric, Ratio
 from megacompile.report.model import (
-    WAITING,
     AACheck,
     Baseline,
     BuildTime,
     Candidate,
     Ceiling,
-    CheckpointRecord,
-    CompileRecord,
-    DistributeRecord,
     ErrorRecord,
     Gate,
-    LargestBatch,
-    Latency,
-    Look,
-    Metric,
-    Operator,
     Point,
     Provenance,
-    Ratio,
-    RecoveryRecord,
     Report,
     SitesRecord,
     Skipped,
     Source,
     Step,
-    StepError,
-    StepFigures,
-    TrainingRecord,
     Verdict,
 )
 from megacompile.report.store import read_report, write_report
 from megacompile.report.terminal import render_terminal
+from megacompile.report.trained import (
+    WAITING,
+    CheckpointRecord,
+    CompileRecord,
+    DistributeRecord,
+    LargestBatch,
+    Look,
+    Operator,
+    RecoveryRecord,
+    StepError,
+    StepFigures,
+    TrainingRecord,
+)
 
 __all__ = [
     "WAITING",

@@ -10,7 +10,8 @@ from markupsafe import Markup
 
 from megacompile.report import format as fmt
 from megacompile.report import svg
-from megacompile.report.model import BuildTime, Ceiling, Point, Ratio, Report
+from megacompile.report.figures import Ratio
+from megacompile.report.model import BuildTime, Ceiling, Point, Report
 from megacompile.report.summary import Entry, entries, point_at, reference
 
 ROW_HEIGHT = 30
@@ -63,18 +64,12 @@ def interval(
     scale: svg.Scale, low: float, middle: float, high: float, tone: str, *, caps: bool
 ) -> list[Markup]:
     """A dot with a whisker; the winner's dot is larger, a baseline's is hollow."""
-    ends = [low, high] if caps else [high]
+    whisker, dot = f"whisker {tone}", f"dot {tone} small" if caps else f"dot {tone}"
     radius = (4.5 if caps else 6.5) if tone == "winner" else (3.5 if caps else 5)
-    return [
-        svg.line(scale.at(low), MIDDLE, scale.at(high), MIDDLE, f"whisker {tone}"),
-        *(
-            svg.line(scale.at(x), MIDDLE - 6, scale.at(x), MIDDLE + 6, f"whisker {tone}")
-            for x in ends
-        ),
-        svg.circle(
-            scale.at(middle), MIDDLE, radius, f"dot {tone} small" if caps else f"dot {tone}"
-        ),
-    ]
+    shapes = [svg.line(scale.at(low), MIDDLE, scale.at(high), MIDDLE, whisker)]
+    for end in [low, high] if caps else [high]:
+        shapes.append(svg.line(scale.at(end), MIDDLE - 6, scale.at(end), MIDDLE + 6, whisker))
+    return [*shapes, svg.circle(scale.at(middle), MIDDLE, radius, dot)]
 
 
 def latency_chart(report: Report, dims: dict[str, int]) -> Chart | None:
@@ -167,16 +162,8 @@ def distribution_chart(report: Report, dims: dict[str, int]) -> Chart | None:
             svg.line(at, 0, at, CURVE_HEIGHT, "unity"),
         )
         value = f"p99 {fmt.milliseconds(latency.p99)}"
-        rows.append(
-            Row(
-                entry.key,
-                entry.name,
-                entry.tone,
-                plot,
-                value,
-                f"{fmt.times(latency.p99 / latency.p50)} its median",
-            )
-        )
+        note = f"{fmt.times(latency.p99 / latency.p50)} its median"
+        rows.append(Row(entry.key, entry.name, entry.tone, plot, value, note))
     return Chart(
         f"At {fmt.dims(dims)}",
         "Each engine's latencies over its own median (dashed). Narrow is steady; a tail to the "

@@ -6,16 +6,8 @@ from collections.abc import Sequence
 
 from megacompile.report import format as fmt
 from megacompile.report import summary
-from megacompile.report.comparison import (
-    Change,
-    Difference,
-    EngineDiff,
-    ReportDiff,
-    diff_reports,
-)
+from megacompile.report.diff_model import Change, Difference, EngineDiff, ReportDiff
 from megacompile.report.markdown import text
-
-__all__ = ["ReportDiff", "diff_reports", "render_diff"]
 
 SHOWN_LINES = 40
 GATE_WORDS = {True: "passes", False: "fails", None: "is not judged"}
@@ -69,9 +61,8 @@ def _headline(diff: ReportDiff) -> str:
 
 
 def _verdict(diff: ReportDiff) -> list[str]:
-    before, after = (
-        summary.VERDICT_WORDS[one] for one in (diff.verdict_before, diff.verdict_after)
-    )
+    words = summary.VERDICT_WORDS
+    before, after = words[diff.verdict_before], words[diff.verdict_after]
     verdict = f"Verdict: {after}" + ("" if before == after else f" (was {before})")
     old, new = (text(one) if one else "none" for one in (diff.winner_before, diff.winner_after))
     winner = f"Winner: {new}" + ("" if old == new else f" (was {old})")
@@ -125,10 +116,8 @@ def _order(change: Change) -> int:
 
 def _change_line(change: Change) -> str:
     word = f"**{change.direction}**" if change.significant else "no significant change"
-    return (
-        f"- {word}: {text(change.label)} {change.before_text} → {change.after_text} "
-        f"({change.basis})"
-    )
+    figures = f"{change.before_text} → {change.after_text}"
+    return f"- {word}: {text(change.label)} {figures} ({change.basis})"
 
 
 def _difference_lines(differences: Sequence[Difference]) -> list[str]:

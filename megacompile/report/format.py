@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
-from megacompile.report.model import Metric, Ratio
+from megacompile.report.figures import Metric, Ratio
 
 MISSING = "—"
 MINUS = "−"

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 from megacompile.report import charts, summary
 from megacompile.report import format as fmt
 from megacompile.report.charts import Chart
-from megacompile.report.model import Candidate, Gate, Report, TrainingRecord
+from megacompile.report.model import Candidate, Gate, Report
 from megacompile.report.recovery import recovery_views
 from megacompile.report.tradeoff import tradeoff
+from megacompile.report.trained import TrainingRecord
 from megacompile.report.training import training_view
 from megacompile.report.waterfall import source_line, waterfall
 
@@ -78,6 +79,11 @@ def _context(report: Report) -> dict[str, Any]:
     entries = summary.entries(report)
     candidates = [entry for entry in entries if not entry.is_baseline]
     others = [entry for entry in candidates if not entry.winner and _explained(report, entry)]
+    waterfalls = [
+        (entry, waterfall(report, entry.engine))
+        for entry in candidates[:SHOWN_WATERFALLS]
+        if isinstance(entry.engine, Candidate)
+    ]
     points = [point_view(report, dims) for dims in summary.all_points(report)[:SHOWN_POINTS]]
     return {
         "report": report,
@@ -97,11 +103,7 @@ def _context(report: Report) -> dict[str, Any]:
         "spreads": [(point.label, point.spread) for point in points if point.spread],
         "open_points": OPEN_POINTS,
         "source": report.source and source_line(report.source),
-        "waterfalls": [
-            (entry, waterfall(report, entry.engine))
-            for entry in candidates[:SHOWN_WATERFALLS]
-            if isinstance(entry.engine, Candidate)
-        ],
+        "waterfalls": waterfalls,
         "waterfalls_rest": fmt.more(len(candidates), SHOWN_WATERFALLS, "candidate"),
         "training": training_view(report),
         "recoveries": recovery_views(report)[:SHOWN_WATERFALLS],
@@ -123,7 +125,7 @@ def key_figures(report: Report) -> list[Figure]:
     if winner.training is not None:
         return _training_figures(winner.training)
     base = summary.reference(report)
-    figures = [*_speed_figures(report, winner)]
+    figures = _speed_figures(report, winner)
     for change in summary.metric_changes(report, winner):
         value = fmt.number(change.after.value, 4)
         note = f"was {fmt.number(change.before.value, 4)}; {summary.change_text(change)}"
@@ -133,66 +135,37 @@ def key_figures(report: Report) -> list[Figure]:
         note = "worst sample against the original; no metric was given"
         figures.append(Figure("Cosine", fmt.trimmed(cosine, 6), note))
     if winner.size_bytes is not None:
-        before = base.size_bytes if base else report.source.size_bytes if report.source else None
-        figures.append(
-            Figure(
-                "Size on disk",
-                fmt.size(winner.size_bytes),
-                _against(winner.size_bytes, before, fmt.size),
-            )
-        )
+        origin = base or report.source
+        note = _against(winner.size_bytes, origin.size_bytes if origin else None, fmt.size)
+        figures.append(Figure("Size on disk", fmt.size(winner.size_bytes), note))
     point = summary.first_point(report, winner)
     if point and fmt.present(point.peak_memory_mb):
         at_base = summary.first_point(report, base) if base else None
-        figures.append(
-            Figure(
-                "Peak memory",
-                fmt.megabytes(point.peak_memory_mb),
-                _against(
-                    point.peak_memory_mb, at_base.peak_memory_mb if at_base else None, fmt.megabytes
-                ),
-            )
-        )
+        before = at_base.peak_memory_mb if at_base else None
+        note = _against(point.peak_memory_mb, before, fmt.megabytes)
+        figures.append(Figure("Peak memory", fmt.megabytes(point.peak_memory_mb), note))
     return figures
 
 
 def _training_figures(record: TrainingRecord) -> list[Figure]:
     """What the optimised step needs beside the plain one."""
-    plain, mine, ratio = record.plain, record.optimised, record.step_time_ratio
+    plain, mine, batch = record.plain, record.optimised, record.largest_batch
+    memory = [fmt.megabytes(one.peak_memory_mb) for one in (plain, mine)]
+    activations = [fmt.megabytes(one.peak_activation_mb) for one in (plain, mine)]
     figures = [
-        Figure(
-            "Peak memory",
-            fmt.times(record.memory_ratio),
-            f"{fmt.megabytes(plain.peak_memory_mb)} to {fmt.megabytes(mine.peak_memory_mb)}",
-        ),
-        Figure(
-            "Activations",
-            fmt.times(record.activation_ratio),
-            f"{fmt.megabytes(plain.peak_activation_mb)} to "
-            f"{fmt.megabytes(mine.peak_activation_mb)}",
-        ),
-        Figure(
-            "Step time",
-            fmt.times(ratio.median) if ratio else "withheld",
-            f"95 % interval {fmt.bounds(ratio)}" if ratio else "the A/A check did not pass",
-        ),
+        Figure("Peak memory", fmt.times(record.memory_ratio), " to ".join(memory)),
+        Figure("Activations", fmt.times(record.activation_ratio), " to ".join(activations)),
     ]
-    if record.largest_batch is not None:
-        one = record.largest_batch
-        figures.append(
-            Figure(
-                "Largest batch",
-                f"{one.optimised:,}",
-                f"was {one.plain:,}, in the plain step's memory",
-            )
-        )
-    figures.append(
-        Figure(
-            "Worst gradient",
-            fmt.trimmed(record.gradient.cosine_min, 6),
-            f"cosine to the plain step's: {record.gradient.worst}",
-        )
-    )
+    if record.step_time_ratio is None:
+        figures.append(Figure("Step time", "withheld", "the A/A check did not pass"))
+    else:
+        note = f"95 % interval {fmt.bounds(record.step_time_ratio)}"
+        figures.append(Figure("Step time", fmt.times(record.step_time_ratio.median), note))
+    if batch is not None:
+        note = f"was {batch.plain:,}, in the plain step's memory"
+        figures.append(Figure("Largest batch", f"{batch.optimised:,}", note))
+    note = f"cosine to the plain step's: {record.gradient.worst}"
+    figures.append(Figure("Worst gradient", fmt.trimmed(record.gradient.cosine_min, 6), note))
     return figures
 
 

@@ -76,20 +76,13 @@ def _engines(report: Report) -> list[str]:
     rows = []
     for entry in entries[:SHOWN_ROWS]:
         one, point = entry.engine, summary.first_point(report, entry.engine)
-        ran = one.status == "built" and one.executed
-        status = "baseline" if entry.is_baseline and ran else ""
         name = f"**{text(one.name)}**" if entry.winner else text(one.name)
-        rows.append(
-            [
-                name,
-                "**winner**" if entry.winner else status or summary.status_text(one),
-                fmt.milliseconds(point.latency_ms.p50 if point else None),
-                fmt.speedup(point.speedup if point else None),
-                *(fmt.metric(one.metric.get(metric)) for metric in names),
-                fmt.size(one.size_bytes),
-                fmt.megabytes(point.peak_memory_mb if point else None),
-            ]
-        )
+        median = fmt.milliseconds(point.latency_ms.p50 if point else None)
+        speedup = fmt.speedup(point.speedup if point else None)
+        metrics = [fmt.metric(one.metric.get(metric)) for metric in names]
+        memory = fmt.megabytes(point.peak_memory_mb if point else None)
+        size = fmt.size(one.size_bytes)
+        rows.append([name, _status(entry), median, speedup, *metrics, size, memory])
     lines = table(head, rows, 2)
     notes = [fmt.more(len(entries), SHOWN_ROWS, "engine")]
     if points:
@@ -100,6 +93,13 @@ def _engines(report: Report) -> list[str]:
     for change in summary.metric_changes(report, winner) if winner else []:
         notes.append(f"{text(change.name)}: {summary.change_text(change)}.")
     return [*lines, "", " ".join(note for note in notes if note), ""]
+
+
+def _status(entry: summary.Entry) -> str:
+    if entry.winner:
+        return "**winner**"
+    ran = entry.engine.status == "built" and entry.engine.executed
+    return "baseline" if entry.is_baseline and ran else summary.status_text(entry.engine)
 
 
 def _files(report: Report) -> list[str]:
@@ -138,13 +138,14 @@ def _recovered(report: Report) -> list[str]:
 
 
 def _failing(report: Report) -> list[str]:
-    found = [
-        f"- {text(one.name)}: **{text(gate.name)}** is {fmt.trimmed(gate.value, 4)}, limit "
-        f"{fmt.trimmed(gate.limit, 4)}" + (f" ({text(gate.note)})" if gate.note else "")
-        for one in summary.ordered(report)
-        for gate in one.gates
-        if not gate.passed
-    ]
+    found = []
+    for one in summary.ordered(report):
+        for gate in one.gates:
+            if not gate.passed:
+                value, limit = fmt.trimmed(gate.value, 4), fmt.trimmed(gate.limit, 4)
+                note = f" ({text(gate.note)})" if gate.note else ""
+                name = f"{text(one.name)}: **{text(gate.name)}**"
+                found.append(f"- {name} is {value}, limit {limit}{note}")
     if not found:
         return ["All gates of the winner pass.", ""] if summary.winner(report) else []
     rest = fmt.more(len(found), SHOWN_FAILING, "gate")
@@ -174,10 +175,8 @@ def _changed(report: Report) -> list[str]:
     shown = one.steps[:SHOWN_STEPS]
     steps = [*shown, *([one.lowering] if one.lowering else [])]
     rest = fmt.more(len(one.steps), len(shown), "step")
-    lines = [
-        *table(["step", "form", "sites", "size", "worst cosine", "time"], map(_step, steps), 3),
-        *(["", rest] if rest else []),
-    ]
+    head = ["step", "form", "sites", "size", "worst cosine", "time"]
+    lines = [*table(head, map(_step, steps), 3), *(["", rest] if rest else [])]
     return details(f"What each pass did: {text(one.name)}", lines)
 
 
@@ -206,7 +205,8 @@ def _latencies(report: Report) -> list[str]:
     head = ["engine", *(text(fmt.dims(dims)) for dims in points[:SHOWN_POINTS])]
     rest = fmt.more(len(entries), SHOWN_ROWS, "engine")
     left = fmt.more(len(points), SHOWN_POINTS, "point")
-    lines = [*table(head, rows, 1), *(["", " ".join((rest, left)).strip()] if rest or left else [])]
+    omitted = f"{rest} {left}".strip()
+    lines = [*table(head, rows, 1), *(["", omitted] if omitted else [])]
     return details("Latency and speed-up at every point", lines)
 
 

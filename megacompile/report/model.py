@@ -6,21 +6,8 @@ from typing import Any, Literal
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
-# The parts are the model's own names too: whoever reads a report imports them from here.
-from megacompile.report.figures import Latency as Latency
-from megacompile.report.figures import Metric as Metric
-from megacompile.report.figures import Ratio as Ratio
-from megacompile.report.figures import Record as Record
-from megacompile.report.trained import CheckpointRecord as CheckpointRecord
-from megacompile.report.trained import CompileRecord as CompileRecord
-from megacompile.report.trained import DistributeRecord as DistributeRecord
-from megacompile.report.trained import LargestBatch as LargestBatch
-from megacompile.report.trained import Look as Look
-from megacompile.report.trained import Operator as Operator
-from megacompile.report.trained import RecoveryRecord as RecoveryRecord
-from megacompile.report.trained import StepError as StepError
-from megacompile.report.trained import StepFigures as StepFigures
-from megacompile.report.trained import TrainingRecord as TrainingRecord
+from megacompile.report.figures import Latency, Metric, Ratio, Record
+from megacompile.report.trained import RecoveryRecord, StepError, TrainingRecord
 from megacompile.system import Environment
 
 Verdict = Literal["improved", "no_improvement", "outside_budget", "failed", "built_not_executed"]
@@ -56,6 +43,8 @@ class Point(Record):
 
 
 class Skipped(Record):
+    """A place that a pass left as it is."""
+
     site: str
     reason: str
 
@@ -130,10 +119,6 @@ class Baseline(Record):
     size_bytes: int | None = None
     load_seconds: float | None = None
     executed: bool = True
-
-
-WAITING = 0.1
-"""The share of a step's time from which waiting for its batch is worth a remedy."""
 
 
 class Candidate(WithTraining):
@@ -234,6 +219,8 @@ class BuildTime(Record):
 
 
 class Report(WithTraining):
+    """One build, whole: what was built, how fast and how right it is, and where."""
+
     schema_: Literal[1] = Field(default=1, alias="schema")
     name: str
     created: str

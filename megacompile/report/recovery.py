@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from megacompile.report import format as fmt
 from megacompile.report import svg
 from megacompile.report.charts import axis
-from megacompile.report.model import RecoveryRecord, Report
-from megacompile.report.training import Picture
+from megacompile.report.model import Report
+from megacompile.report.pictures import Picture
+from megacompile.report.trained import RecoveryRecord
 
 HEIGHT = 90
 SHOWN_METRICS = 8
@@ -27,33 +28,24 @@ class RecoveryView:
 
 def recovery_views(report: Report) -> list[RecoveryView]:
     """The views of all candidates that were recovered, in the report's order."""
-    return [
-        RecoveryView(
-            one.name,
-            recovery_rows(report, one.recovery),
-            recovery_line(one.recovery),
-            _picture(one.recovery),
-        )
-        for one in report.candidates
-        if one.recovery is not None
-    ]
+    found = []
+    for one in report.candidates:
+        if one.recovery is not None:
+            rows, line = recovery_rows(report, one.recovery), recovery_line(one.recovery)
+            found.append(RecoveryView(one.name, rows, line, _picture(one.recovery)))
+    return found
 
 
 def recovery_rows(report: Report, record: RecoveryRecord) -> list[tuple[str, str, str, str]]:
     """Metric, the original's, the model's as it came to `recover`, and as it left."""
     original = report.baselines[0].metric if report.baselines else {}
-    rows = [
-        (
-            name,
-            fmt.metric(original.get(name)),
-            fmt.metric(record.metric_before.get(name)),
-            fmt.metric(after),
-        )
-        for name, after in list(record.metric_after.items())[:SHOWN_METRICS]
-    ]
+    rows = []
+    for name, after in list(record.metric_after.items())[:SHOWN_METRICS]:
+        first, before = original.get(name), record.metric_before.get(name)
+        rows.append((name, fmt.metric(first), fmt.metric(before), fmt.metric(after)))
     if record.looks and record.monitor not in record.metric_after:
-        first, best = record.looks[0].value, best_look(record)
-        rows.append((record.monitor, fmt.MISSING, fmt.number(first, 4), fmt.number(best, 4)))
+        start, best = record.looks[0].value, best_look(record)
+        rows.append((record.monitor, fmt.MISSING, fmt.number(start, 4), fmt.number(best, 4)))
     return rows
 
 
@@ -67,12 +59,12 @@ def recovery_line(record: RecoveryRecord) -> str:
     steps = f"{record.steps:,} steps"
     if record.steps != record.planned_steps:
         steps = f"{record.steps:,} of {record.planned_steps:,} steps"
-    return (
+    trained = (
         f"{record.trained_parameters:,} parameters trained for {steps} on {record.samples:,} "
-        f"samples in {fmt.seconds(record.seconds)}, learning rate {record.learning_rate:.2g}; "
-        f"the weights of step {record.best_step:,} have the best {record.monitor} and were "
-        "kept."
+        f"samples in {fmt.seconds(record.seconds)}, learning rate {record.learning_rate:.2g}"
     )
+    kept = f"the weights of step {record.best_step:,} have the best {record.monitor} and were kept"
+    return f"{trained}; {kept}."
 
 
 def _picture(record: RecoveryRecord) -> Picture | None:
@@ -82,16 +74,14 @@ def _picture(record: RecoveryRecord) -> Picture | None:
         return None
     low, high = min(values), max(values)
     span = (high - low) or 1.0
-    drawn = svg.curve(
-        [0.03 + 0.94 * (value - low) / span for value in values], HEIGHT, "line winner"
-    )
+    heights = [0.03 + 0.94 * (value - low) / span for value in values]
     title = f"{record.monitor[:1].upper()}{record.monitor[1:]} over {record.steps:,} steps"
+    described = f"from {fmt.number(values[0], 4)} to {fmt.number(values[-1], 4)}"
+    kept = f"{fmt.number(best_look(record), 4)} after step {record.best_step:,}"
     return Picture(
         title,
         f"From {fmt.number(low, 4)} at the bottom to {fmt.number(high, 4)} at the top.",
-        svg.drawing(
-            title, f"from {fmt.number(values[0], 4)} to {fmt.number(values[-1], 4)}", HEIGHT, drawn
-        ),
+        svg.drawing(title, described, HEIGHT, svg.curve(heights, HEIGHT, "line winner")),
         axis(svg.Scale(0.0, float(record.looks[-1].step)), str, "Step"),
-        [("winner", "kept", f"{fmt.number(best_look(record), 4)} after step {record.best_step:,}")],
+        [("winner", "kept", kept)],
     )

@@ -27,11 +27,7 @@ def write_report(report: Report, folder: Path) -> Path:
     """Write the report and its views into `folder`; the path of `report.json`."""
     data = report.to_json()
     _check_round_trip(data, folder / JSON)
-    files = {
-        HTML: render_html(report),
-        MARKDOWN: render_markdown(report),
-        JSON: data,
-    }
+    files = {HTML: render_html(report), MARKDOWN: render_markdown(report), JSON: data}
     try:
         folder.mkdir(parents=True, exist_ok=True)
         _publish(files, folder)
@@ -173,6 +169,7 @@ def _shown(error: UnicodeDecodeError | json.JSONDecodeError) -> str:
 
 def _problems(error: ValidationError) -> str:
     problems = error.errors(include_url=False, include_input=False)
-    lines = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in problems[:SHOWN_PROBLEMS]]
+    shown = [(".".join(map(str, one["loc"])), one["msg"]) for one in problems[:SHOWN_PROBLEMS]]
+    lines = [f"{place}: {message}" for place, message in shown]
     rest = len(problems) - len(lines)
     return "; ".join(lines) + (f"; and {rest} more" if rest > 0 else "")

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from megacompile.report import format as fmt
+from megacompile.report.figures import Metric
 from megacompile.report.model import (
     Baseline,
     Candidate,
     ErrorRecord,
-    Metric,
     Point,
     Report,
     Status,
@@ -53,10 +53,12 @@ class Entry:
 
     @property
     def name(self) -> str:
+        """The engine's name."""
         return self.engine.name
 
     @property
     def is_baseline(self) -> bool:
+        """Whether it is the unchanged model."""
         return isinstance(self.engine, Baseline)
 
     @property
@@ -86,6 +88,7 @@ class MetricChange:
 
     @property
     def better(self) -> bool:
+        """Whether the difference goes the metric's good way."""
         return (self.difference > 0) == self.after.higher_is_better and self.difference != 0
 
 

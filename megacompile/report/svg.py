@@ -63,41 +63,39 @@ def area(values: list[float], height: int, class_: str) -> Markup:
     """A filled curve over the whole width; the values are shares of the height."""
     if not values:
         return Markup("")
-    last = max(len(values) - 1, 1)
-    span = (RIGHT - LEFT) * 10
-    points = [
-        f"{LEFT * 10 + at / last * span:.1f},{height - value * height:.1f}"
-        for at, value in enumerate(values)
-    ]
-    path = f"M{LEFT * 10:.1f},{height} L" + " L".join(points) + f" L{LEFT * 10 + span:.1f},{height}"
-    curve = element("path", d=path, class_=class_, vector_effect="non-scaling-stroke")
-    return element(
-        "svg",
-        curve,
-        viewBox=f"0 0 1000 {height}",
-        width="100%",
-        height=height,
-        preserveAspectRatio="none",
-    )
+    start, end = LEFT * 10, RIGHT * 10
+    path = f"M{start:.1f},{height} L{_points(values, height)} L{end:.1f},{height}"
+    shape = element("path", d=path, class_=class_, vector_effect="non-scaling-stroke")
+    return _stretched(shape, height)
 
 
 def curve(values: list[float], height: int, class_: str) -> Markup:
     """A line over the whole width; the values are shares of the height."""
+    shape = element(
+        "path",
+        d="M" + _points(values, height),
+        class_=class_,
+        fill="none",
+        vector_effect="non-scaling-stroke",
+    )
+    return _stretched(shape, height)
+
+
+def _points(values: list[float], height: int) -> str:
+    """A path through the values on a drawing that is 1,000 wide."""
     last, span = max(len(values) - 1, 1), (RIGHT - LEFT) * 10
     points = [
         f"{LEFT * 10 + at / last * span:.1f},{height - value * height:.1f}"
         for at, value in enumerate(values)
     ]
-    path = element(
-        "path",
-        d="M" + " L".join(points),
-        class_=class_,
-        fill="none",
-        vector_effect="non-scaling-stroke",
-    )
+    return " L".join(points)
+
+
+def _stretched(shape: Markup, height: int) -> Markup:
+    """A shape that is 1,000 wide, drawn as wide as its box: a path knows no percentages."""
     return element(
         "svg",
-        path,
+        shape,
         viewBox=f"0 0 1000 {height}",
         width="100%",
         height=height,

@@ -10,8 +10,9 @@ from rich.text import Text
 
 from megacompile.report import format as fmt
 from megacompile.report import summary
-from megacompile.report.model import Baseline, Candidate, Report, TrainingRecord, Verdict
+from megacompile.report.model import Baseline, Candidate, Report, Verdict
 from megacompile.report.recovery import recovery_views
+from megacompile.report.trained import TrainingRecord
 from megacompile.report.training import comparison_rows, remarks
 
 NAME_LENGTH = 22
@@ -48,9 +49,8 @@ def render_terminal(report: Report) -> RenderableType:
         parts += [Text(_flat(line), style="dim") for line in remarks(report.training)[:SHOWN_NOTES]]
     for view in recovery_views(report)[:SHOWN_NOTES]:
         for name, _, before, after in view.rows[:2]:
-            parts.append(
-                Text(f"{_flat(view.name)}: recovery took {_flat(name)} from {before} to {after}")
-            )
+            line = f"{_flat(view.name)}: recovery took {_flat(name)} from {before} to {after}"
+            parts.append(Text(line))
     notes = _notes(report)
     if notes:
         parts += [Text(""), *notes[:SHOWN_NOTES]]
@@ -126,8 +126,7 @@ def _notes(report: Report) -> list[RenderableType]:
         reason = summary.explanation(one)
         if not reason:
             continue
-        lines = [Text(f"{_flat(one.name)}: {fmt.clipped(_flat(reason), NOTE_LENGTH)}")]
-        notes += lines
+        notes.append(Text(f"{_flat(one.name)}: {fmt.clipped(_flat(reason), NOTE_LENGTH)}"))
         if one.remedy:
             remedy = Text(f"to do: {fmt.clipped(_flat(one.remedy), NOTE_LENGTH)}", style="dim")
             notes.append(Padding(remedy, (0, 0, 0, 2)))

@@ -15,6 +15,14 @@ HEIGHT = 280
 TOP, BOTTOM = 16, HEIGHT - 40
 RADIUS = 11
 NEAR = 2.5
+METRIC_CAPTION = (
+    "Whisker: 95 % interval of the sampling error. Left is smaller. Marks at the same place "
+    "are drawn side by side."
+)
+COSINE_CAPTION = (
+    "No metric was given, so this is the cosine of the worst sample against the original's "
+    "outputs. Left is smaller."
+)
 
 
 @dataclass(frozen=True)
@@ -51,16 +59,9 @@ def tradeoff(report: Report) -> Tradeoff | None:
     drawn = [_drawn(mark, across, up, shift) for mark, shift in zip(marks, shifts, strict=True)]
     shapes = [*_frame(across, up), *reversed(drawn)]
     words = "; ".join(f"{m.entry.name}: {fmt.size(m.size)}, {m.text}" for m in marks[:30])
-    return Tradeoff(
-        f"{quality} against size",
-        "Whisker: 95 % interval of the sampling error. Left is smaller. Marks at the same place "
-        "are drawn side by side."
-        if names
-        else "No metric was given, so this is the cosine of the worst sample against the "
-        "original's outputs. Left is smaller.",
-        svg.drawing(f"{quality} against size", words, HEIGHT, *shapes),
-        marks,
-    )
+    title = f"{quality} against size"
+    caption = METRIC_CAPTION if names else COSINE_CAPTION
+    return Tradeoff(title, caption, svg.drawing(title, words, HEIGHT, *shapes), marks)
 
 
 def _metric_marks(report: Report, name: str) -> list[Mark]:

@@ -8,6 +8,9 @@ from pydantic import Field
 
 from megacompile.report.figures import Latency, Metric, Ratio, Record
 
+WAITING = 0.1
+"""The share of a step's time from which waiting for its batch is worth a remedy."""
+
 
 class StepError(Record):
     """An optimised training step against the plain one, same seed and batches.

@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 from megacompile.report import format as fmt
 from megacompile.report import svg
-from megacompile.report.model import Candidate, Report, SitesRecord, Source, Step
+from megacompile.report.model import Candidate, ErrorRecord, Report, SitesRecord, Source, Step
 
 SHOWN_STEPS = 40
 SHOWN_REASONS = 6
@@ -74,9 +74,8 @@ def waterfall(report: Report, candidate: Candidate) -> Waterfall:
 
 def source_line(source: Source) -> str:
     """What the steps start from."""
-    return (
-        f"{source.form}, {fmt.size(source.size_bytes)}, {fmt.integer(source.parameters)} parameters"
-    )
+    size, parameters = fmt.size(source.size_bytes), fmt.integer(source.parameters)
+    return f"{source.form}, {size}, {parameters} parameters"
 
 
 def _view(
@@ -89,16 +88,6 @@ def _view(
     if step.cache_reason:
         notes.append(f"cache: {step.cache_reason}")
     reasons, rest = _skipped(step.sites)
-    error = step.error
-    extra = []
-    if error and error.worst and error.relative > 0:
-        extra.append(f"worst: {error.worst}")
-    if error and error.dead_channels:
-        names = ", ".join(error.dead_channels[:SHOWN_SITES])
-        left = fmt.more(len(error.dead_channels), SHOWN_SITES, "channel")
-        extra.append(f"dead channels: {names} {left}".strip())
-    if error and error.note:
-        extra.append(error.note)
     return StepView(
         name=step.pass_,
         options=", ".join(f"{key}: {value}" for key, value in step.options.items()),
@@ -111,15 +100,30 @@ def _view(
         size=_size_bar(step, before, largest),
         size_text=_size_text(step.size_bytes, before),
         parameters=_parameters(step.parameters, parameters),
-        error=""
-        if error is None
-        else f"cosine {fmt.trimmed(error.cosine_min, 7)}, "
-        f"relative {fmt.trimmed(error.relative, 2)}",
-        error_note="; ".join(extra),
+        error=_error(step.error),
+        error_note="; ".join(_error_notes(step.error)),
         time=fmt.seconds(step.seconds),
         notes=notes[:SHOWN_NOTES],
         notes_rest=fmt.more(len(notes), SHOWN_NOTES, "note"),
     )
+
+
+def _error(error: ErrorRecord | None) -> str:
+    if error is None:
+        return ""
+    cosine, relative = fmt.trimmed(error.cosine_min, 7), fmt.trimmed(error.relative, 2)
+    return f"cosine {cosine}, relative {relative}"
+
+
+def _error_notes(error: ErrorRecord | None) -> list[str]:
+    if error is None:
+        return []
+    notes = [f"worst: {error.worst}"] if error.worst and error.relative > 0 else []
+    if error.dead_channels:
+        names = ", ".join(error.dead_channels[:SHOWN_SITES])
+        left = fmt.more(len(error.dead_channels), SHOWN_SITES, "channel")
+        notes.append(f"dead channels: {names} {left}".strip())
+    return [*notes, error.note] if error.note else notes
 
 
 def _sites(sites: SitesRecord | None) -> str:
@@ -146,9 +150,10 @@ def _skipped(sites: SitesRecord | None) -> tuple[list[SkipLine], str]:
 def _size_text(after: int | None, before: int | None) -> str:
     if after is None:
         return ""
-    if not before or abs(after / before - 1) < 0.0005:
+    change = after / before - 1 if before else 0.0
+    if abs(change) < 0.0005:
         return fmt.size(after)
-    return f"{fmt.size(before)} → {fmt.size(after)} ({fmt.signed((after / before - 1) * 100, 2)} %)"
+    return f"{fmt.size(before)} → {fmt.size(after)} ({fmt.signed(change * 100, 2)} %)"
 
 
 def _parameters(after: int | None, before: int | None) -> str:

@@ -1,25 +1,22 @@
 """The spec: what a user writes, as pydantic models, with the line of every problem."""
 
 from megacompile.spec.deploy import Port, Triton, Versions
-from megacompile.spec.load import Loaded, load_spec, load_spec_data, translate
-from megacompile.spec.models import (
+from megacompile.spec.inputs import (
     DIM_NAME,
     AnyInput,
-    Benchmark,
-    Budget,
     ConstantInput,
     DictInput,
     Dim,
     DType,
-    Evaluation,
-    Item,
-    Spec,
     TensorInput,
     TupleInput,
     batch_of,
     leaves,
 )
+from megacompile.spec.load import Loaded, load_spec, load_spec_data
+from megacompile.spec.models import Benchmark, Budget, Evaluation, Item, Spec
 from megacompile.spec.positions import KeyPath, parse_document
+from megacompile.spec.problems import translate
 from megacompile.spec.training import AdamW, Optimizer, Train
 
 __all__ = [

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 from typing import Any
 
 from megacompile.errors import SpecError, did_you_mean
-from megacompile.spec.models import DIM_NAME, TupleInput, leaves
+from megacompile.spec.inputs import DIM_NAME, TupleInput, leaves
 from megacompile.spec.positions import Document, KeyPath
 from megacompile.spec.workload import check_workload
 
@@ -24,13 +24,7 @@ def cross_check(
     dims = sections.get("dims")
     inputs = sections.get("inputs")
     if dims is not None:
-        for name in dims:
-            if not DIM_NAME.match(name):
-                yield SpecError(
-                    what=f"dim name '{name}' is not a plain identifier",
-                    where=document.where(("dims", name), key=True),
-                    remedy="use letters, digits and _",
-                )
+        yield from _dim_names(document, dims)
     if inputs is not None:
         yield from _inputs(document, inputs, whole="inputs" not in partial)
     if dims is not None and inputs is not None:
@@ -43,17 +37,31 @@ def cross_check(
     if dims is not None and inputs is not None and sections.get("deploy") is not None:
         yield from _batches(document, dims, inputs, sections["deploy"].triton)
     if sections.get("budget") is not None and "data" in sections:
-        budget, data = sections["budget"], sections["data"]
-        if budget.metric_drop is not None and (data is None or data.evaluation is None):
-            yield SpecError(
-                what="budget.metric_drop needs a metric",
-                where=document.where(("budget", "metric_drop"), key=True),
-                expected="data.evaluation with an `evaluate` hook",
-                got="none",
-                remedy="add data.evaluation or drop metric_drop",
-            )
+        yield from _metric(document, sections["budget"], sections["data"])
     if sections.get("workload") is not None:
         yield from check_workload(document, sections)
+
+
+def _dim_names(document: Document, dims: dict[str, Any]) -> Iterator[SpecError]:
+    for name in dims:
+        if not DIM_NAME.match(name):
+            yield SpecError(
+                what=f"dim name '{name}' is not a plain identifier",
+                where=document.where(("dims", name), key=True),
+                remedy="use letters, digits and _",
+            )
+
+
+def _metric(document: Document, budget: Any, data: Any) -> Iterator[SpecError]:
+    """A limit of the metric needs one."""
+    if budget.metric_drop is not None and (data is None or data.evaluation is None):
+        yield SpecError(
+            what="budget.metric_drop needs a metric",
+            where=document.where(("budget", "metric_drop"), key=True),
+            expected="data.evaluation with an `evaluate` hook",
+            got="none",
+            remedy="add data.evaluation or drop metric_drop",
+        )
 
 
 def _inputs(document: Document, inputs: dict[str, Any], whole: bool) -> Iterator[SpecError]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
+
+from megacompile.spec.parts import Part
 
 Count = Annotated[int, Field(ge=1)]
 Size = Annotated[int, Field(ge=-1)]
@@ -23,11 +25,7 @@ ServedDType = Literal[
 ]
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Port(_Part):
+class Port(Part):
     """A tensor at the ensemble's border. Its shape is that of one sample, without the batch."""
 
     dtype: ServedDType
@@ -41,21 +39,21 @@ class Port(_Part):
         return shape
 
 
-class Preprocess(_Part):
+class Preprocess(Part):
     """A Python step before the model: it takes `inputs` and returns the model's inputs by name."""
 
     python: str = Field(description="FILE.py:CALLABLE beside the spec")
     inputs: dict[str, Port] = Field(min_length=1)
 
 
-class Postprocess(_Part):
+class Postprocess(Part):
     """A Python step after the model: it takes the model's outputs and returns `outputs`."""
 
     python: str = Field(description="FILE.py:CALLABLE beside the spec")
     outputs: dict[str, Port] = Field(min_length=1)
 
 
-class Versions(_Part):
+class Versions(Part):
     """Which versions the server offers: the newest, or named ones."""
 
     latest: Count | None = None
@@ -68,7 +66,7 @@ class Versions(_Part):
         return self
 
 
-class Triton(_Part):
+class Triton(Part):
     """A model repository of NVIDIA's Triton Inference Server."""
 
     model_name: str | None = Field(
@@ -105,7 +103,7 @@ class Triton(_Part):
         return [one.python for one in (self.preprocess, self.postprocess) if one is not None]
 
 
-class Deploy(_Part):
+class Deploy(Part):
     """How the winner is served; `megacompile export-triton` follows it."""
 
     triton: Triton | None = None

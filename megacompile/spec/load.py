@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import json
 import re
-import typing
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from megacompile.errors import SpecError, did_you_mean
-from megacompile.spec import models
 from megacompile.spec.check import cross_check
-from megacompile.spec.models import AnyInput, Dim, Spec
+from megacompile.spec.inputs import AnyInput, Dim
+from megacompile.spec.models import Spec
 from megacompile.spec.positions import Document, parse_document
+from megacompile.spec.problems import translate
 
 
 @dataclass
@@ -145,86 +144,3 @@ def _annotation(name: str) -> Any:
     if info.metadata:
         return Annotated[(info.annotation, *info.metadata)]
     return info.annotation
-
-
-def translate(
-    error: ValidationError,
-    document: Document,
-    prefix: tuple[str | int, ...],
-    owner: type[BaseModel] | None = None,
-) -> Iterator[SpecError]:
-    """Pydantic's problems as ours: where in the file, expected, got, and the nearest key."""
-    by_path: dict[tuple[Any, ...], SpecError] = {}
-    for item in error.errors(include_url=False):
-        path = _path_in(document.data, (*prefix, *item["loc"]), item["type"])
-        key = str(path[-1]) if path else ""
-        if item["type"] == "extra_forbidden":
-            known = _known_keys(owner, (*prefix, *item["loc"])[:-1])
-            found = SpecError(
-                what=f"unknown key '{key}'",
-                where=document.where(path, key=True),
-                remedy=did_you_mean(key, known),
-            )
-        elif item["type"] == "missing":
-            found = SpecError(
-                what=f"'{key}' is missing",
-                where=document.where(path[:-1], key=True),
-                expected=f"a key '{key}'",
-            )
-        else:
-            message = item["msg"].removeprefix("Value error, ")
-            message = message[:1].lower() + message[1:]
-            got = item.get("input")
-            short = repr(got) if not isinstance(got, (dict, list)) else None
-            found = SpecError(
-                what=message,
-                where=document.where(path),
-                got=short if short and short not in message else None,
-            )
-        earlier = by_path.get(path)
-        if earlier is None:
-            by_path[path] = found
-        elif found.what not in earlier.what:  # another member of a union says what it wants
-            earlier.what += f", or {found.what}"
-    yield from by_path.values()
-
-
-def _path_in(data: Any, location: tuple[Any, ...], kind: str) -> tuple[str | int, ...]:
-    """The location without pydantic's own entries (tags of unions, names of validators)."""
-    path: list[str | int] = []
-    here = data
-    for index, part in enumerate(location):
-        last = index == len(location) - 1
-        in_list = isinstance(here, list) and isinstance(part, int) and part < len(here)
-        if in_list or (isinstance(here, dict) and part in here):
-            here = here[part]
-        elif not (last and kind in ("missing", "extra_forbidden")):
-            continue
-        path.append(part)
-    return tuple(path)
-
-
-def _known_keys(owner: type[BaseModel] | None, location: tuple[Any, ...]) -> list[str]:
-    """Keys that would have been allowed at a location, found by walking the model's fields."""
-    if owner is None:
-        return []
-    models: list[type[BaseModel]] = [owner]
-    for part in location:
-        named = [
-            m.model_fields[part].annotation
-            for m in models
-            if isinstance(part, str) and part in m.model_fields
-        ]
-        if named:
-            models = _models_in(named[0])
-    return [key for model in models for key in model.model_fields]
-
-
-def _models_in(annotation: Any) -> list[type[BaseModel]]:
-    """All pydantic models that an annotation can hold, forward references resolved."""
-
-    if isinstance(annotation, typing.ForwardRef):
-        annotation = getattr(models, annotation.__forward_arg__, None)
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return [annotation]
-    return [m for argument in typing.get_args(annotation) for m in _models_in(argument)]

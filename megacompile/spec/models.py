@@ -2,60 +2,14 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Discriminator,
-    Field,
-    Tag,
-    field_validator,
-    model_serializer,
-    model_validator,
-)
+from pydantic import Field, model_serializer, model_validator
 
 from megacompile.spec.deploy import Deploy
+from megacompile.spec.inputs import AnyInput, Dim, TensorInput, leaves
+from megacompile.spec.parts import FileName, Fraction, Name, Part, Positive
 from megacompile.spec.training import Train
-
-DType = Literal[
-    "float64",
-    "float32",
-    "float16",
-    "bfloat16",
-    "int64",
-    "int32",
-    "int16",
-    "int8",
-    "uint8",
-    "bool",
-]
-Name = Annotated[
-    str,
-    Field(
-        pattern=r"^[A-Za-z_][A-Za-z0-9_.:/-]*$",
-        max_length=200,
-        description="a name: letters, digits, _ . : / -",
-    ),
-]
-FileName = Annotated[
-    str,
-    Field(
-        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$",
-        max_length=100,
-        description="a name that becomes a folder: letters, digits, . _ -",
-    ),
-]
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Fraction = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
-
-
-class Part(BaseModel):
-    """Base of all parts of a spec: unknown keys are errors, objects don't change."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
 
 class ModelSource(Part):
@@ -89,6 +43,7 @@ class ModelSource(Part):
 
     @property
     def kind(self) -> Literal["python", "onnx", "exported", "torchscript"]:
+        """Which of the four is given."""
         for kind in ("python", "onnx", "exported"):
             if getattr(self, kind):
                 return kind
@@ -96,100 +51,8 @@ class ModelSource(Part):
 
     @property
     def reference(self) -> str:
+        """What is given for it: a file or a callable."""
         return str(getattr(self, self.kind))
-
-
-class Dim(Part):
-    """A symbolic size; a plain integer in the spec means a size that never changes."""
-
-    min: int = Field(ge=1, description="smallest size the artifact must take (1 or more)")
-    typical: int = Field(ge=1, description="the usual size; examples and calibration use it")
-    max: int = Field(ge=1, description="largest size the artifact must take")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _fixed(cls, value: Any) -> Any:
-        if isinstance(value, int) and not isinstance(value, bool):
-            return {"min": value, "typical": value, "max": value}
-        return value
-
-    @model_validator(mode="after")
-    def _ordered(self) -> Dim:
-        if not self.min <= self.typical <= self.max:
-            raise ValueError(
-                f"min <= typical <= max is needed; got {self.min}, {self.typical}, {self.max}"
-            )
-        return self
-
-    @property
-    def fixed(self) -> bool:
-        return self.min == self.max
-
-
-class TensorInput(Part):
-    """A tensor: sizes (a dim's name or an integer), dtype, and the values it may take."""
-
-    shape: list[Name | int]
-    dtype: DType = "float32"
-    range: tuple[float, float] | None = Field(
-        None, description="[low, high], both included; values of random inputs lie in it"
-    )
-    optional: bool = Field(False, description="callers may leave it out; `default` is fed then")
-    default: float | None = Field(
-        None, description="the value that means the same as leaving the input out (checked)"
-    )
-
-    @field_validator("shape")
-    @classmethod
-    def _sizes(cls, shape: list[str | int]) -> list[str | int]:
-        for size in shape:
-            if isinstance(size, int) and size < 0:
-                raise ValueError(f"a size is 0 or more, or a dim's name; got {size}")
-        return shape
-
-    @model_validator(mode="after")
-    def _consistent(self) -> TensorInput:
-        if self.range is not None and not self.range[0] <= self.range[1]:
-            raise ValueError(f"range needs low <= high; got {list(self.range)}")
-        if self.optional and self.default is None:
-            raise ValueError("an optional input needs `default`: the value that stands for it")
-        if self.default is not None and not self.optional:
-            raise ValueError("`default` only makes sense with `optional: true`")
-        return self
-
-
-class ConstantInput(Part):
-    """A Python value that is the same in every call; it is built into the artifact."""
-
-    value: bool | int | float | str | None
-
-
-class TupleInput(Part):
-    """A tuple of tensors as one argument; leaves are named NAME.0, NAME.1, …"""
-
-    items: list[AnyInput] = Field(alias="tuple")
-
-
-class DictInput(Part):
-    """A dict of tensors as one argument; leaves are named NAME.KEY."""
-
-    entries: dict[Name, AnyInput] = Field(alias="dict")
-
-
-def _input_kind(value: Any) -> str:
-    for kind, model in (("value", ConstantInput), ("tuple", TupleInput), ("dict", DictInput)):
-        if isinstance(value, model) or (isinstance(value, dict) and kind in value):
-            return kind
-    return "tensor"
-
-
-AnyInput = Annotated[
-    Annotated[TensorInput, Tag("tensor")]
-    | Annotated[ConstantInput, Tag("value")]
-    | Annotated[TupleInput, Tag("tuple")]
-    | Annotated[DictInput, Tag("dict")],
-    Discriminator(_input_kind),
-]
 
 
 Arch = Annotated[
@@ -199,6 +62,8 @@ Arch = Annotated[
 
 
 class Target(Part):
+    """The hardware that the artifact is for, and how much of it."""
+
     device: Literal["cpu", "cuda"] = "cpu"
     threads: Literal["auto"] | Annotated[int, Field(ge=1, le=1024)] = Field(
         "auto", description="auto: this process's affinity and cgroup, not the host's cores"
@@ -238,6 +103,8 @@ class Evaluation(Part):
 
 
 class Data(Part):
+    """Hooks that give what the model is calibrated and judged with."""
+
     calibration: Sampled | None = None
     evaluation: Evaluation | None = None
 
@@ -303,6 +170,8 @@ class Budget(Part):
 
 
 class Benchmark(Part):
+    """What candidates are measured against, at which sizes, and for how long."""
+
     baselines: list[str] | None = Field(
         None,
         description="eager, torch.compile, or a backend on the unchanged model; the first "
@@ -339,33 +208,10 @@ class Spec(Part):
         return dict(leaves(self.inputs))
 
     def sizes(self, which: Literal["min", "typical", "max"]) -> dict[str, int]:
+        """Every dim's smallest, usual or largest size."""
         return {name: getattr(dim, which) for name, dim in self.dims.items()}
 
     def points(self) -> list[dict[str, int]]:
         """Benchmark points, completed by the typical sizes of dims they don't name."""
         typical = self.sizes("typical")
         return [{**typical, **point} for point in self.benchmark.points or [{}]]
-
-
-def leaves(inputs: dict[str, Any]) -> list[tuple[str, TensorInput]]:
-    """Tensor leaves with their names, depth first in order."""
-    found: list[tuple[str, TensorInput]] = []
-    for name, one in inputs.items():
-        if isinstance(one, TensorInput):
-            found.append((name, one))
-        elif isinstance(one, TupleInput):
-            found += leaves({f"{name}.{i}": item for i, item in enumerate(one.items)})
-        elif isinstance(one, DictInput):
-            found += leaves({f"{name}.{key}": item for key, item in one.entries.items()})
-    return found
-
-
-def batch_of(tensors: Mapping[str, TensorInput], sizes: Mapping[str, int]) -> int:
-    """Entries of the first input's first axis: what throughput counts."""
-    shape = next(iter(tensors.values())).shape
-    if not shape:
-        return 1
-    return sizes[shape[0]] if isinstance(shape[0], str) else shape[0]
-
-
-DIM_NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")

@@ -43,12 +43,6 @@ def _integer(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> int:
     return int(text, base)
 
 
-def _text(text: str) -> str:
-    """JSON escapes a character outside the basic plane as two surrogates, which YAML leaves
-    apart; a single one is no character."""
-    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-
-
 _CoreLoader.add_constructor("tag:yaml.org,2002:int", _integer)
 
 

@@ -4,30 +4,20 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    field_validator,
-    model_serializer,
-    model_validator,
-)
+from pydantic import Field, field_validator, model_serializer, model_validator
 
-Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+from megacompile.spec.parts import Part, Positive
+
 Decay = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Beta = Annotated[float, Field(ge=0, lt=1)]
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Adam(_Part):
+class Adam(Part):
     """torch.optim.Adam."""
 
-    lr: Rate = 1e-3
+    lr: Positive = 1e-3
     betas: tuple[Beta, Beta] = (0.9, 0.999)
-    eps: Rate = 1e-8
+    eps: Positive = 1e-8
     weight_decay: Decay = 0.0
 
 
@@ -37,10 +27,10 @@ class AdamW(Adam):
     weight_decay: Decay = 0.01
 
 
-class SGD(_Part):
+class SGD(Part):
     """torch.optim.SGD."""
 
-    lr: Rate = 1e-2
+    lr: Positive = 1e-2
     momentum: Beta = 0.0
     weight_decay: Decay = 0.0
     nesterov: bool = False
@@ -52,7 +42,7 @@ class SGD(_Part):
         return self
 
 
-class Optimizer(_Part):
+class Optimizer(Part):
     """Exactly one optimizer with its options: `adamw`, or `adamw: {lr: 3.0e-4}`."""
 
     adamw: AdamW | None = None
@@ -84,18 +74,20 @@ class Optimizer(_Part):
 
     @property
     def kind(self) -> Literal["adamw", "adam", "sgd"]:
+        """Which optimizer is given."""
         if self.adamw is not None:
             return "adamw"
         return "adam" if self.adam is not None else "sgd"
 
     @property
     def options(self) -> Adam | SGD:
+        """The given optimizer's options."""
         found: Adam | SGD | None = getattr(self, self.kind)
         assert found is not None
         return found
 
 
-class Train(_Part):
+class Train(Part):
     """How a model is trained: loss, data, optimizer, and how long the measured run is.
 
     A batch is a mapping of names to tensors whose first axis counts samples; the spec's
@@ -112,7 +104,7 @@ class Train(_Part):
     optimizer: Optimizer = Optimizer(adamw=AdamW())
     batch_size: int = Field(ge=1, le=2**20, description="samples of one optimizer step")
     accumulate: int = Field(1, ge=1, description="pieces that a batch is computed in")
-    clip_norm: Rate | None = Field(None, description="largest norm of all gradients together")
+    clip_norm: Positive | None = Field(None, description="largest norm of all gradients together")
     steps: int = Field(20, ge=1, le=10**7, description="optimizer steps of the loss curves")
     verify_steps: int = Field(
         20, ge=1, le=10**4, description="steps after which parameters are compared"

@@ -1,16 +1,8 @@
 """What a build needs of the machine: store, locks, processes, progress, facts, a user's files."""
 
 from megacompile.system import hooks
-from megacompile.system.cache import (
-    Cache,
-    Entry,
-    default_root,
-    disk_error,
-    file_sha256,
-    key_of,
-    python_sources,
-    sources_hash,
-)
+from megacompile.system.cache import Cache, Entry, default_root, file_sha256, key_of
+from megacompile.system.disk import disk_error
 from megacompile.system.gpus import local_archs, no_gpu_reason, process_memory_mb
 from megacompile.system.libraries import installed, missing
 from megacompile.system.locks import output_lock
@@ -24,6 +16,7 @@ from megacompile.system.machine import (
 )
 from megacompile.system.process import Send, Worker
 from megacompile.system.progress import Listener, Progress
+from megacompile.system.sources import python_sources, sources_hash
 
 __all__ = [
     "Cache",

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import hashlib
 import json
 import os
 import shutil
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from platformdirs import user_cache_path
 
-from megacompile.errors import MegacompileError
+from megacompile.system.disk import disk_error
 
 INDEX = "entry.json"
 
@@ -34,19 +33,21 @@ def key_of(*parts: Any) -> str:
 
 
 def file_sha256(path: Path) -> str:
+    """A hash of a file's bytes."""
     with open(path, "rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A stored folder with its record. `intact` re-hashes its files."""
+    """A stored folder with its record, and the hash of each of its files."""
 
     folder: Path
     record: dict[str, Any]
     files: dict[str, str]
 
     def intact(self) -> bool:
+        """Whether all files hold what was stored."""
         try:
             return all(file_sha256(self.folder / n) == h for n, h in self.files.items())
         except OSError:
@@ -60,6 +61,7 @@ class Cache:
         self.root = root
 
     def folder(self, key: str) -> Path:
+        """Where an entry stands, or would stand."""
         return self.root / "entries" / key[:2] / key
 
     def get(self, key: str, check: bool = False) -> Entry | None:
@@ -97,9 +99,8 @@ class Cache:
         try:
             temporary.mkdir(parents=True)
             write(temporary)
-            names = sorted(
-                str(p.relative_to(temporary)) for p in temporary.rglob("*") if p.is_file()
-            )
+            written = [path for path in temporary.rglob("*") if path.is_file()]
+            names = sorted(str(path.relative_to(temporary)) for path in written)
             files = {name: file_sha256(temporary / name) for name in names}
             sizes = {name: (temporary / name).stat().st_size for name in names}
             index = {"record": record, "files": files, "sizes": sizes}
@@ -118,9 +119,11 @@ class Cache:
 
     def remove_leftovers(self) -> None:
         """Remove half-written folders of processes that are gone."""
+        import psutil
+
         for folder in (self.root / "writing").glob("*-*"):
             owner = folder.name.split("-")[0]
-            if owner.isdigit() and not Path(f"/proc/{owner}").exists():
+            if owner.isdigit() and not psutil.pid_exists(int(owner)):
                 shutil.rmtree(folder, ignore_errors=True)
 
     def entries(self) -> list[tuple[Path, int, float]]:
@@ -145,49 +148,3 @@ class Cache:
             shutil.rmtree(folder, ignore_errors=True)
             removed, freed = removed + 1, freed + size
         return removed, freed
-
-
-def disk_error(error: OSError, where: Path) -> MegacompileError:
-    """A failed write in words: a full disk, a folder without permission."""
-    # shutil's copies collect several errors as text, without a number.
-    full = error.errno == errno.ENOSPC or os.strerror(errno.ENOSPC) in str(error)
-    return MegacompileError(
-        what="writing failed" + (": the disk is full" if full else ""),
-        where=str(error.filename or where),
-        cause=os.strerror(errno.ENOSPC) if full else error.strerror or str(error),
-        remedy="free some space (`megacompile cache --prune 1GB`) or set MEGACOMPILE_CACHE to a "
-        "larger disk, and run the same command again: finished steps are kept",
-    )
-
-
-def python_sources(path: Path) -> list[Path]:
-    """A Python file and the files beside it that it imports, directly or through each other."""
-    import ast
-
-    found: list[Path] = []
-    waiting = [path]
-    while waiting:
-        file = waiting.pop()
-        if file in found or not file.is_file():
-            continue
-        found.append(file)
-        try:
-            tree = ast.parse(file.read_bytes())
-        except (SyntaxError, ValueError):
-            continue
-        for node in ast.walk(tree):
-            names: Iterable[str] = ()
-            if isinstance(node, ast.Import):
-                names = [alias.name for alias in node.names]
-            elif isinstance(node, ast.ImportFrom) and node.module:
-                names = [node.module]
-            waiting += [file.parent / (name.split(".")[0] + ".py") for name in names]
-    return found
-
-
-def sources_hash(path: Path) -> str:
-    """A hash of a Python file and its siblings that it imports."""
-    digest = hashlib.sha256()
-    for file in sorted(python_sources(path)):
-        digest.update(file.name.encode() + b"\0" + file.read_bytes())
-    return digest.hexdigest()

@@ -32,6 +32,7 @@ def _requests() -> Iterator[dict[str, Any]]:
 
 
 def main() -> None:
+    """Run the function that the parent named, until its requests end."""
     function, descriptor, parent = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
     _die_with_parent(parent)
     channel = os.fdopen(descriptor, "w", encoding="utf-8")

@@ -38,9 +38,10 @@ def locate(reference: str, base: Path) -> tuple[Path | None, str]:
         return None, name
     path = (base / target).resolve()
     if not path.is_file():
-        near = did_you_mean(path.name, [p.name for p in path.parent.glob("*.py")])
         raise SpecError(
-            what=f"no such file '{target}'", expected=f"a Python file in {base}", remedy=near
+            what=f"no such file '{target}'",
+            expected=f"a Python file in {base}",
+            remedy=did_you_mean(path.name, [p.name for p in path.parent.glob("*.py")]),
         )
     return path, name
 
@@ -118,13 +119,11 @@ def fault_of(
 ) -> MegacompileError:
     """An exception out of somebody's Python as one error that names the line it came from."""
     ours = str(Path(__file__).parents[1])
-    frames = [
-        f
-        for f in traceback.extract_tb(error.__traceback__)
-        if not f.filename.startswith((ours, "<"))
-    ]
+    stack = traceback.extract_tb(error.__traceback__)
+    frames = [f for f in stack if not f.filename.startswith((ours, "<"))]
+    # A line inside a library helps nobody.
     own = [f for f in frames if "site-packages" not in f.filename and "importlib" not in f.filename]
-    frame = next(reversed(own), None)  # a line inside a library helps nobody
+    frame = next(reversed(own), None)
     message = str(error).strip().splitlines()
     where = f"{frame.filename}:{frame.lineno}" if frame else None
     if isinstance(error, SyntaxError) and error.filename:

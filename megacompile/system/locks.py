@@ -10,7 +10,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from megacompile.errors import MegacompileError
-from megacompile.system.cache import disk_error
+from megacompile.system.disk import disk_error
 
 
 @contextmanager

@@ -37,16 +37,10 @@ class Worker:
         self.name, self.log = name, log
         self.doing = "starting"
         receive, send = os.pipe()
+        child = [sys.executable, "-m", "megacompile.system.child"]
         with open(log, "ab") as output:
             self.process = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-m",
-                    "megacompile.system.child",
-                    function,
-                    str(send),
-                    str(os.getpid()),
-                ],
+                [*child, function, str(send), str(os.getpid())],
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -64,6 +58,11 @@ class Worker:
         self.name, self.log = name, log
 
     def request(self, message: dict[str, Any]) -> None:
+        """Send a request; its answer comes with `events`.
+
+        Raises:
+            WorkerError: the worker is gone.
+        """
         assert self.process.stdin is not None
         try:
             self.process.stdin.write(json.dumps(message).encode() + b"\n")
@@ -109,6 +108,7 @@ class Worker:
         )
 
     def tail(self, lines: int = 3) -> str | None:
+        """What the worker printed last, or None if it printed nothing."""
         try:
             text = self.log.read_text(errors="replace").strip().splitlines()
         except OSError:

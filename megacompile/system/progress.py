@@ -13,6 +13,8 @@ Mode = Literal["auto", "live", "plain", "json", "quiet"]
 
 
 class Listener(Protocol):
+    """Whoever is told of events."""
+
     def __call__(self, event: str, **data: Any) -> None: ...
 
 
@@ -27,7 +29,6 @@ class Progress:
         self.start = time.monotonic()
         self.rows: dict[str, tuple[str, str]] = {}
         self.message = ""
-        self.live: Any = None
 
     @contextmanager
     def running(self) -> Iterator[Progress]:
@@ -39,11 +40,11 @@ class Progress:
         from rich.live import Live
 
         console = Console(stderr=True)
-        with Live(
+        live = Live(
             get_renderable=self._table, console=console, refresh_per_second=4, transient=True
-        ) as self.live:
+        )
+        with live:
             yield self
-        self.live = None
 
     def __call__(self, event: str, **data: Any) -> None:
         seconds = time.monotonic() - self.start
@@ -79,12 +80,8 @@ class Progress:
         from rich.table import Table
 
         seconds = time.monotonic() - self.start
-        table = Table(
-            title=f"{self.message} · {seconds:.0f} s",
-            title_justify="left",
-            box=None,
-            pad_edge=False,
-        )
+        title = f"{self.message} · {seconds:.0f} s"
+        table = Table(title=title, title_justify="left", box=None, pad_edge=False)
         for name in ("candidate", "state", ""):
             table.add_column(name, overflow="fold")
         for candidate, (state, note) in self.rows.items():

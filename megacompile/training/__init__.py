@@ -4,7 +4,7 @@ Most files load torch; other rooms import those by their own names, where they n
 """
 
 from megacompile.training.context import Origin, TrainingContext, hook_hashes
-from megacompile.training.data.lmdb_store import DATABASE
+from megacompile.training.data.lmdb_format import DATABASE
 from megacompile.training.data.writing import write_source
 from megacompile.training.files import carry_source, check_stored, read_record
 from megacompile.training.form import Training

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 
 import torch
 
-from megacompile.training.batches import split, to_device
 from megacompile.training.memory import Live, live_memory
 from megacompile.training.step import TrainingStep
 
@@ -19,7 +18,7 @@ def activation_memory(step: TrainingStep, batch: Mapping[str, torch.Tensor]) -> 
     done). What counts are activations and everything temporary. The optimizer takes no step;
     gradients are cleared afterwards.
     """
-    piece = to_device(split(batch, step.train.accumulate)[0], step.device)
+    piece = step.first_piece(batch)
 
     def once() -> None:
         step.backward(step.compute_loss(piece))

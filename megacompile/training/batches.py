@@ -83,9 +83,8 @@ class Batches:
         )
 
     def _stream(self) -> Iterator[Batch]:
-        source = self._kept or open_source(
-            self.train.batches, self.base, self.label, self.train.preload
-        )
+        train = self.train
+        source = self._kept or open_source(train.batches, self.base, self.label, train.preload)
         self.numbered = self._kept is not None or is_numbered(source)
         if not self.numbered:
             self._check_options()
@@ -93,11 +92,11 @@ class Batches:
             yield from map(_pinned, joined) if self._pin else joined
         if not len(source):
             raise self._empty()
-        if self.train.preload and self._kept is None:
+        if train.preload and self._kept is None:
             with drawn(self.seed):
                 self._kept = source = [source[index] for index in range(len(source))]
         yield from endless_batches(
-            source, self.size, self.seed, self.label, self.train.workers, self._pin
+            source, self.size, self.seed, self.label, train.workers, self._pin
         )
 
     def _check_options(self) -> None:
@@ -111,8 +110,8 @@ class Batches:
             expected="a torch.utils.data.Dataset with a length and numbered samples, "
             "npz:, lmdb: or arrays:",
             got=f"{self.label} gives a stream",
-            remedy=f"return a Dataset, write the stream to LMDB with `megacompile "
-            f"write-lmdb {self.train.batches} OUT`, or leave `{option}` out",
+            remedy="return a Dataset, write the stream to LMDB with "
+            f"`megacompile write-lmdb {self.train.batches} OUT`, or leave `{option}` out",
         )
 
     def _pieces(self, source: Any) -> Iterator[Batch]:
@@ -125,11 +124,8 @@ class Batches:
                 empty = False
                 yield piece
             if empty:
-                raise self._empty(
-                    "it can be read only once: give a function that returns a new one"
-                    if epoch
-                    else None
-                )
+                once = "it can be read only once: give a function that returns a new one"
+                raise self._empty(once if epoch else None)
 
     def _epoch(self, source: Any, seed: int) -> Iterator[Batch]:
         with drawn(seed):
@@ -189,15 +185,15 @@ def _joined(pieces: Iterator[Batch], size: int, label: str) -> Iterator[Batch]:
         waiting.append(piece)
         rows += rows_of(piece)
         while rows >= size:
-            whole = (
-                waiting[0]
-                if len(waiting) == 1
-                else {name: torch.cat([one[name] for one in waiting]) for name in waiting[0]}
-            )
+            whole = waiting[0] if len(waiting) == 1 else _stuck_together(waiting)
             # A copy: a batch must not keep all the data in memory, nor write into it.
             yield {name: tensor[:size].clone() for name, tensor in whole.items()}
             rows -= size
             waiting = [{n: t[size:] for n, t in whole.items()}] if rows else []
+
+
+def _stuck_together(pieces: list[Batch]) -> Batch:
+    return {name: torch.cat([one[name] for one in pieces]) for name in pieces[0]}
 
 
 def _check_alike(

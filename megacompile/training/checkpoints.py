@@ -6,6 +6,7 @@ name and renamed when complete; its hashes are checked when it is read. No pickl
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -134,8 +135,6 @@ class Checkpoints:
 
 
 def _hash(text: str) -> str:
-    import hashlib
-
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -152,12 +151,8 @@ def _take_apart(value: Any, tensors: dict[str, torch.Tensor]) -> Any:
         tensors[name] = value.detach().cpu().contiguous().clone()
         return {"tensor": name}
     if isinstance(value, Mapping):
-        return {
-            "items": [
-                [key if isinstance(key, (str, int)) else str(key), _take_apart(one, tensors)]
-                for key, one in value.items()
-            ]
-        }
+        items = [[_json_key(key), _take_apart(one, tensors)] for key, one in value.items()]
+        return {"items": items}
     if isinstance(value, (list, tuple)):
         kind = "tuple" if isinstance(value, tuple) else "list"
         return {kind: [_take_apart(one, tensors) for one in value]}
@@ -168,6 +163,10 @@ def _take_apart(value: Any, tensors: dict[str, torch.Tensor]) -> Any:
         expected="tensors, numbers, strings, None, and lists and dicts of them",
         audience="megacompile",
     )
+
+
+def _json_key(key: Any) -> str | int:
+    return key if isinstance(key, (str, int)) else str(key)
 
 
 def _put_together(value: Any, tensors: Mapping[str, torch.Tensor]) -> Any:

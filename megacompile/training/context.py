@@ -11,6 +11,7 @@ from megacompile.spec import Train
 from megacompile.system import hooks, key_of, sources_hash
 from megacompile.training.data.samples import STORED
 from megacompile.training.data.stores import stamp
+from megacompile.training.loss import load_loss
 
 if TYPE_CHECKING:
     import torch
@@ -35,7 +36,9 @@ class Origin:
 class Steppable(Protocol):
     """What a training form is to a pass that tries steps of it."""
 
-    def step(self, recipe: Recipe | None = None, device: str = "cpu") -> TrainingStep: ...
+    def step(self, recipe: Recipe | None = None, device: str = "cpu") -> TrainingStep:
+        """A step on a copy of the model, by default with the model's own recipe."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,7 @@ class TrainingContext:
 
     @property
     def train(self) -> Train:
+        """How the spec trains."""
         return self.origin.train
 
     def batches(self, size: int | None = None) -> Iterator[dict[str, torch.Tensor]]:
@@ -60,8 +64,6 @@ class TrainingContext:
 
     def loss(self, outputs: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:
         """The user's loss."""
-        from megacompile.training.step import load_loss
-
         found: torch.Tensor = load_loss(self.train, self.origin.base)(outputs, batch)
         return found
 

@@ -15,7 +15,6 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils import _pytree as pytree
 
-from megacompile.training.batches import split, to_device
 from megacompile.training.products import WatchedProducts
 from megacompile.training.recipe import BlockCost
 from megacompile.training.solver import Problem, Saved, Segment, Way
@@ -89,13 +88,10 @@ class _Watch:
             self.moved = True
 
     def _product(self, results: Any, seconds: float) -> None:
+        if not self.recording or not self.stack:
+            return
         for tensor in pytree.tree_leaves(results):
-            if (
-                self.recording
-                and isinstance(tensor, torch.Tensor)
-                and self.stack
-                and (one := self._storage(tensor))
-            ):
+            if isinstance(tensor, torch.Tensor) and (one := self._storage(tensor)):
                 one.products = tuple(self.stack)
                 one.before = len(self.segments) - 1
 
@@ -137,7 +133,7 @@ def measure(step: TrainingStep, names: Sequence[str], batch: Mapping[str, torch.
 
     The step keeps its parameters; its gradients are cleared.
     """
-    piece = to_device(split(batch, step.train.accumulate)[0], step.device)
+    piece = step.first_piece(batch)
     step.backward(step.compute_loss(piece))  # gradients have their place, caches are warm
     times = recompute_times(step, names, piece)
     watch = _Watch(step, names, piece)
@@ -162,13 +158,8 @@ def _grouped(watch: _Watch) -> list[Saved]:
     for one in watch.storages.values():
         held = bool(one.segments)
         if held or one.inputs or one.products:
-            key = Saved(
-                0,
-                tuple(one.segments) if held else (one.before,),
-                tuple(one.inputs),
-                held,
-                one.products,
-            )
+            segments = tuple(one.segments) if held else (one.before,)
+            key = Saved(0, segments, tuple(one.inputs), held, one.products)
             sizes[key] = sizes.get(key, 0) + one.size
     return [dataclasses.replace(key, size=size) for key, size in sizes.items()]
 
@@ -209,27 +200,26 @@ def block_costs(problem: Problem, chosen: Sequence[Way], why: str) -> tuple[Bloc
     found = []
     for name in dict.fromkeys((*problem.milliseconds, *problem.selective)):
         way = ways.get(name) or Way(name, keeps_products=name not in problem.milliseconds)
-        inside = [
-            s
-            for s in problem.saved
-            if s.held and any(name in problem.segments[i].blocks for i in s.segments)
-        ]
-        kept = sum(
-            s.size
-            for s in problem.saved
-            if name in s.inputs or (way.keeps_products and name in s.products)
+        inside = [s.size for s in problem.saved if _is_inside(problem, s, name)]
+        cost = BlockCost(
+            block=name,
+            saved_bytes=sum(inside),
+            recompute_ms=round(problem.cost(way), 3),
+            chosen=name in ways,
+            kept_bytes=sum(s.size for s in problem.saved if _is_kept(s, way)),
+            why=why if name in ways else _why_not(name, ways),
         )
-        found.append(
-            BlockCost(
-                block=name,
-                saved_bytes=sum(s.size for s in inside),
-                recompute_ms=round(problem.cost(way), 3),
-                chosen=name in ways,
-                kept_bytes=kept,
-                why=why if name in ways else _why_not(name, ways),
-            )
-        )
+        found.append(cost)
     return tuple(found)
+
+
+def _is_inside(problem: Problem, saved: Saved, block: str) -> bool:
+    return saved.held and any(block in problem.segments[i].blocks for i in saved.segments)
+
+
+def _is_kept(saved: Saved, way: Way) -> bool:
+    """Whether a block that is checkpointed in this way still keeps a storage."""
+    return way.block in saved.inputs or (way.keeps_products and way.block in saved.products)
 
 
 def _why_not(name: str, chosen: Iterable[str]) -> str:

@@ -115,6 +115,13 @@ def _over_all(value: int, how: Any) -> int:
     return int(found)
 
 
+def whole(tensor: torch.Tensor) -> torch.Tensor:
+    """All of a tensor of which this process may hold a part; every process must ask."""
+    anything: Any = tensor
+    found: torch.Tensor = anything.full_tensor() if hasattr(anything, "full_tensor") else tensor
+    return found
+
+
 def local(state: Any) -> Any:
     """Nested state with this process's part in place of every sharded tensor."""
     return pytree.tree_map_only(DTensor, lambda tensor: tensor.to_local(), state)
@@ -155,13 +162,11 @@ def sharded(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> dict[
             stride=parameter.stride(),
         )
 
-    return {
-        **state,
-        "state": {
-            number: {name: like(parameters[int(number)], value) for name, value in one.items()}
-            for number, one in state["state"].items()
-        },
-    }
+    states: dict[Any, dict[str, Any]] = {}
+    for number, one in state["state"].items():
+        parameter = parameters[int(number)]
+        states[number] = {name: like(parameter, value) for name, value in one.items()}
+    return {**state, "state": states}
 
 
 def mean(value: torch.Tensor) -> torch.Tensor:

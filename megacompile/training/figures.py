@@ -60,7 +60,7 @@ def saved_by_block(step: TrainingStep, batch: Batch) -> dict[str, int]:
     """
     if step.recipe.compile is not None or step.recipe.distribute is not None:
         return {}
-    piece = to_device(split(batch, step.train.accumulate)[0], step.device)
+    piece = step.first_piece(batch)
     saved = SavedBytes(step.module, block_names(step.module), piece)
     with saved.watch():
         loss = step.compute_loss(piece)
@@ -118,11 +118,8 @@ def operators(step: TrainingStep, batch: Batch) -> list[dict[str, Any]]:
         rows.append((one.key, own / 1000, one.count))
     total = sum(ms for _, ms, _ in rows) or 1.0
     rows.sort(key=lambda row: -row[1])
-    return [
-        {"name": name, "ms": ms, "calls": calls, "share": ms / total}
-        for name, ms, calls in rows[:SHOWN_OPERATORS]
-        if ms > 0
-    ]
+    shown = [row for row in rows[:SHOWN_OPERATORS] if row[1] > 0]
+    return [{"name": n, "ms": ms, "calls": calls, "share": ms / total} for n, ms, calls in shown]
 
 
 def largest_batch(

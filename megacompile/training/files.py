@@ -68,6 +68,7 @@ def load_training(folder: Path) -> tuple[torch.nn.Module, Binding, Recipe, Origi
 
 
 def read_record(folder: Path) -> dict[str, Any]:
+    """The JSON record of a stored form: its recipe, references and ties of storage."""
     found: dict[str, Any] = json.loads((folder / RECORD).read_text())
     return found
 
@@ -97,36 +98,38 @@ def _arrangement(module: torch.nn.Module) -> dict[str, tuple[Any, ...]]:
     for name, one in module.named_modules(remove_duplicate=False):
         values = vars(one)
         hooks_of = [len(values[key]) for key in sorted(values) if key.endswith("_hooks")]
-        own = type(one).__module__.startswith("torch.nn")
-        settings = {
-            key: value
-            for key, value in sorted(values.items())
-            if own and key != "training" and isinstance(value, (bool, int, float, str, tuple))
-        }
-        found[name] = (type(one), "forward" in values, hooks_of, settings)
+        found[name] = (type(one), "forward" in values, hooks_of, _settings(one))
     return found
 
 
-def unique_state(
-    module: torch.nn.Module,
-) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
+def _settings(module: torch.nn.Module) -> dict[str, Any]:
+    """The settings of one of torch's own modules, but for its mode; of others nothing."""
+    if not type(module).__module__.startswith("torch.nn"):
+        return {}
+    plain = (bool, int, float, str, tuple)
+    values = {key: value for key, value in vars(module).items() if isinstance(value, plain)}
+    return {key: value for key, value in sorted(values.items()) if key != "training"}
+
+
+def unique_state(module: torch.nn.Module) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
     """The state dict with each tensor once, and name -> the name that holds its values."""
     tensors: dict[str, torch.Tensor] = {}
     aliases: dict[str, str] = {}
     first: dict[tuple[Any, ...], str] = {}
     for name, tensor in module.state_dict().items():
         one = tensor.detach()
-        key = (
-            (one.untyped_storage().data_ptr(), one.storage_offset(), tuple(one.shape), one.stride())
-            if one.numel()
-            else (name,)
-        )
-        owner = first.setdefault(key, name)
+        owner = first.setdefault(_place_of(one) if one.numel() else (name,), name)
         if owner == name:
             tensors[name] = one.cpu().contiguous().clone()
         else:
             aliases[name] = owner
     return tensors, aliases
+
+
+def _place_of(tensor: torch.Tensor) -> tuple[Any, ...]:
+    """Where a tensor lies in memory and how it looks at it."""
+    address = tensor.untyped_storage().data_ptr()
+    return (address, tensor.storage_offset(), tuple(tensor.shape), tensor.stride())
 
 
 def fill(module: torch.nn.Module, weights: Path, aliases: dict[str, str]) -> None:

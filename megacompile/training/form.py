@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from megacompile.models import Binding, Eager, Feeds, Form, Signature
+from megacompile.models import Binding, Eager, Feeds, Signature, TorchForm
 from megacompile.training.context import Origin
 from megacompile.training.files import load_training, save_training
+from megacompile.training.loss import load_loss
 from megacompile.training.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from megacompile.training.step import TrainingStep
 
 
-class Training(Form):
+class Training(TorchForm):
     """A module to be trained, with the recipe that says how its step is made.
 
     The module is in evaluation mode and already has the recipe's ties; everything else in the
@@ -54,7 +55,7 @@ class Training(Form):
         import torch
 
         from megacompile.models.torchmodules import copy_module
-        from megacompile.training.step import TrainingStep, load_loss
+        from megacompile.training.step import TrainingStep
 
         train = self.origin.train
         loss = load_loss(train, self.origin.base)
@@ -79,12 +80,5 @@ class Training(Form):
         module, binding, recipe, origin = load_training(folder)
         return cls(module, signature, binding, recipe, origin)
 
-    def size_bytes(self) -> int:
-        from megacompile.models.torchmodules import storages
-
-        return sum(size for _, size in storages(self.module).values())
-
-    def parameters(self) -> int:
-        from megacompile.models.torchmodules import storages
-
-        return sum(elements for elements, _ in storages(self.module).values())
+    def tensors(self) -> list[torch.Tensor]:
+        return [*self.module.parameters(), *self.module.buffers()]

@@ -45,14 +45,9 @@ def live_memory(work: Callable[[], object], device: str = "cpu") -> Live:
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         work()
     results: Any = profiler.profiler
-    events = sorted(
-        (
-            (e.start_ns(), e.nbytes())
-            for e in results.kineto_results.events()
-            if e.name() == "[memory]" and int(e.device_type().value) == 0
-        ),
-    )
-    return accumulate(events)
+    events = [one for one in results.kineto_results.events() if one.name() == "[memory]"]
+    on_cpu = [one for one in events if int(one.device_type().value) == 0]
+    return accumulate(sorted((one.start_ns(), one.nbytes()) for one in on_cpu))
 
 
 def accumulate(events: list[tuple[int, int]]) -> Live:
@@ -90,11 +85,8 @@ def _cuda_memory(work: Callable[[], object]) -> Live:
     finally:
         memory._record_memory_history(enabled=None)
     signs = {"alloc": 1, "free_completed": -1}
-    events = [
-        (int(e["time_us"]) * 1000, signs[e["action"]] * int(e["size"]))
-        for e in trace
-        if e["action"] in signs
-    ]
+    counted = [event for event in trace if event["action"] in signs]
+    events = [(int(e["time_us"]) * 1000, signs[e["action"]] * int(e["size"])) for e in counted]
     peak = torch.cuda.max_memory_allocated() - start  # the allocator's word, not our sum
     return Live(peak, torch.cuda.memory_allocated() - start, accumulate(events).timeline)
 
@@ -153,6 +145,7 @@ class SavedBytes:
 
     @property
     def total(self) -> int:
+        """Bytes of all modules together."""
         return sum(self.by_module.values())
 
     def _enter(self, name: str) -> Callable[..., None]:

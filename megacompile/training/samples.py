@@ -7,6 +7,7 @@ shape make a batch: texts of different lengths need no padding to the longest.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -47,15 +48,15 @@ class Samples:
     def take(self, numbers: Sequence[int]) -> Batch:
         """Samples of one group, stacked along a new first axis."""
         if self._source is not None:
-            found = hooks.call(
-                self.label, lambda: [self._source[n] for n in numbers], leaf=DataError
-            )
-            return collate(found, self.label)
+            read = partial(_items, self._source, numbers)
+            return collate(hooks.call(self.label, read, leaf=DataError), self.label)
         places = [self._place[number] for number in numbers]
-        names = self._pieces[places[0][0]]
-        return {
-            name: torch.stack([self._pieces[at][name][row] for at, row in places]) for name in names
-        }
+        rows = [(self._pieces[at], row) for at, row in places]
+        return {name: torch.stack([piece[name][row] for piece, row in rows]) for name in rows[0][0]}
+
+
+def _items(source: Any, numbers: Sequence[int]) -> list[Any]:
+    return [source[number] for number in numbers]
 
 
 def open_samples(
@@ -145,11 +146,9 @@ class Sampler:
         if self.by_loss and not bool(self.losses.isnan().all()):
             return self._by_loss()
         if not self.waiting:
-            parts = [
-                part
-                for group in self.groups
-                for part in group[self._order(len(group))].split(self.batch_size)
-            ]
+            parts: list[torch.Tensor] = []
+            for group in self.groups:
+                parts += group[self._order(len(group))].split(self.batch_size)
             self.waiting = [parts[int(at)] for at in self._order(len(parts))]
         numbers = self.waiting.pop(0)
         return numbers.tolist(), torch.ones(len(numbers))
@@ -159,6 +158,7 @@ class Sampler:
         self.losses[torch.tensor(numbers)] = losses.detach().double().cpu()
 
     def state_dict(self) -> dict[str, Any]:
+        """What the next batch depends on."""
         return {
             "random": self.generator.get_state(),
             "losses": self.losses,
@@ -166,6 +166,7 @@ class Sampler:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state_dict` gave."""
         self.generator.set_state(state["random"])
         self.losses = state["losses"]
         self.waiting = list(state["waiting"])

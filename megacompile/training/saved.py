@@ -7,7 +7,6 @@ from collections.abc import Mapping
 
 import torch
 
-from megacompile.training.batches import split, to_device
 from megacompile.training.compression import Compressor, View
 from megacompile.training.recipe import Compression
 from megacompile.training.step import TrainingStep
@@ -32,5 +31,5 @@ def count_saved(
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        step.compute_loss(to_device(split(batch, step.train.accumulate)[0], step.device))
+        step.compute_loss(step.first_piece(batch))
     return packed, dict(kept)

@@ -67,9 +67,8 @@ class Problem:
     @property
     def ways(self) -> list[Way]:
         """All that can be chosen."""
-        return [Way(name) for name in self.milliseconds] + [
-            Way(name, keeps_products=True) for name in self.selective
-        ]
+        whole = [Way(name) for name in self.milliseconds]
+        return whole + [Way(name, keeps_products=True) for name in self.selective]
 
     def cost(self, way: Way) -> float:
         """Milliseconds. A block without products takes the whole time either way."""
@@ -87,12 +86,15 @@ class Way(NamedTuple):
 
 @dataclass(frozen=True)
 class Solution:
+    """Which blocks are checkpointed and how, what it takes, and bytes at the worst moment."""
+
     ways: tuple[Way, ...]
     milliseconds: float
     peak: int
 
     @property
     def blocks(self) -> tuple[str, ...]:
+        """The checkpointed blocks."""
         return tuple(way.block for way in self.ways)
 
 
@@ -106,11 +108,8 @@ def worst_moment(problem: Problem, chosen: Sequence[Way]) -> tuple[int, int]:
     picked = {way.block: way.keeps_products for way in chosen}
     worst = (0, 0)
     for index, segment in enumerate(problem.segments):
-        alive = sum(
-            s.size
-            for s in problem.saved
-            if s.segments[0] < index and _is_alive(problem, s, index, picked)
-        )
+        before = [saved for saved in problem.saved if saved.segments[0] < index]
+        alive = sum(saved.size for saved in before if _is_alive(problem, saved, index, picked))
         if alive + segment.peak > worst[1]:
             worst = (index, alive + segment.peak)
     return worst
@@ -168,6 +167,7 @@ class _Program:
         self._peaks()
 
     def cheapest(self, budget: int) -> list[Way] | None:
+        """The ways of the least time whose peak is within the budget; None if there are none."""
         costs = np.zeros(self.count)
         costs[: len(self.ways)] = [max(self.problem.cost(way), 0.0) for way in self.ways]
         # Blocks that cost the same: the fewer are chosen.
@@ -175,6 +175,7 @@ class _Program:
         return self._solved(costs, budget / self.scale)
 
     def lowest(self) -> list[Way]:
+        """The ways of the lowest peak."""
         costs = np.zeros(self.count)
         costs[-1] = 1.0
         found = self._solved(costs, np.inf)
@@ -231,15 +232,17 @@ class _Program:
                 if saved.segments[0] >= index:
                     continue
                 row[len(self.ways) + number] = saved.size / self.scale
-                inside = [
-                    name
-                    for name in segment.blocks
-                    if saved.held
-                    and all(name in self.problem.segments[i].blocks for i in saved.segments)
-                ]
-                for way in set(self._of(inside)) - self._keepers(saved):
+                around = set(self._of(self._around(saved, segment)))
+                for way in around - self._keepers(saved):
                     row[way] += saved.size / self.scale  # computed again with the block
             self._limit(row, -segment.peak / self.scale)
+
+    def _around(self, saved: Saved, segment: Segment) -> list[str]:
+        """Blocks of a segment in which a storage is saved and nowhere else."""
+        if not saved.held:
+            return []
+        stretches = [self.problem.segments[i].blocks for i in saved.segments]
+        return [name for name in segment.blocks if all(name in blocks for blocks in stretches)]
 
     def _solved(self, costs: Array, highest_peak: float) -> list[Way] | None:
         from scipy.optimize import Bounds, LinearConstraint, milp

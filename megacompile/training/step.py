@@ -16,14 +16,16 @@ from typing import Any
 import torch
 from torch import nn
 
-from megacompile.errors import DataError, ModelError, did_you_mean
+from megacompile.errors import DataError, did_you_mean
 from megacompile.models import Binding, Signature
-from megacompile.spec import Optimizer, Train
-from megacompile.system import hooks
+from megacompile.spec import Train
 from megacompile.training import distribution
 from megacompile.training.batches import split, to_device
 from megacompile.training.checkpointing import apply_checkpoints
+from megacompile.training.compilation import compiled, compiler_settings
 from megacompile.training.loading import Batch
+from megacompile.training.loss import as_scalar
+from megacompile.training.optimizers import make_optimizer
 from megacompile.training.precision import mixed, widened
 from megacompile.training.recipe import Recipe, Scaler
 from megacompile.training.ties import apply_ties
@@ -72,8 +74,7 @@ class TrainingStep:
         self.module = module.to(device).train()
         apply_ties(self.module, recipe.ties)
         apply_checkpoints(self.module, recipe.checkpoints, self._mixed if recipe.autocast else None)
-        self._forward_loss: Any = self._eager_forward_loss
-        self._compile()
+        self._forward_loss: Any = compiled(self._eager_forward_loss, self.module, recipe.compile)
         self.model: nn.Module = distribution.distribute(self.module, recipe.distribute, device)
         self.optimizer = make_optimizer(self.module, train)
         self.scaler = _make_scaler(recipe.scaler, device)
@@ -105,15 +106,11 @@ class TrainingStep:
         """Forward and loss of one piece of a batch, as the recipe says."""
         with self._saved_tensors(), self._compiler():
             loss = self._forward_loss(to_device(piece, self.device))
-        if not isinstance(loss, torch.Tensor) or loss.numel() != 1 or not loss.requires_grad:
-            raise ModelError(
-                what=f"loss '{self.train.loss}' gives no scalar to go back from",
-                where="train.loss",
-                expected="a tensor with one element that depends on the model",
-                got=_describe(loss),
-                remedy="return a mean or a sum over the samples",
-            )
-        return loss.reshape(())
+        return as_scalar(loss, self.train.loss)
+
+    def first_piece(self, batch: Mapping[str, torch.Tensor]) -> Batch:
+        """The first of the pieces that a batch is cut into, where the model is: to measure on."""
+        return to_device(split(batch, self.train.accumulate)[0], self.device)
 
     def backward(self, loss: torch.Tensor) -> None:
         """Add a loss's gradients, scaled if the recipe has a scaler."""
@@ -151,9 +148,7 @@ class TrainingStep:
         found = {}
         for name, one in self.parameters().items():
             if one.grad is not None:
-                whole: Any = one.grad.detach()
-                whole = whole.full_tensor() if hasattr(whole, "full_tensor") else whole
-                found[name] = whole.float() / scale
+                found[name] = distribution.whole(one.grad.detach()).float() / scale
         return found
 
     def state_dict(self) -> dict[str, Any]:
@@ -227,93 +222,14 @@ class TrainingStep:
                 stack.enter_context(compressing(self.recipe.compression, self.module))
             yield
 
-    def _compile(self) -> None:
-        choice = self.recipe.compile
-        if choice is None:
-            return
-        if choice.what == "step":
-            self._forward_loss = torch.compile(self._eager_forward_loss)
-            return
-        known = dict(self.module.named_modules())
-        for name in choice.modules:
-            if name not in known:
-                raise ModelError(
-                    what=f"compile names '{name}', which is no module",
-                    remedy=did_you_mean(name, known),
-                )
-            known[name].compile()
-
-    @contextlib.contextmanager
-    def _compiler(self) -> Iterator[None]:
-        """The compiler's settings hold while it runs: at the first call, and when it recompiles."""
-        choice = self.recipe.compile
-        if choice is None:
-            yield
-            return
-        import torch._functorch.config as functorch
-        import torch._inductor.config as inductor
-
-        with contextlib.ExitStack() as stack:
-            if choice.activation_memory_budget is not None:
-                budget: Any = functorch.patch(
-                    activation_memory_budget=choice.activation_memory_budget
-                )
-                stack.enter_context(budget)
-            if self.reproducible:
-                stack.enter_context(inductor.patch(fallback_random=True))
-            yield
+    def _compiler(self) -> contextlib.AbstractContextManager[None]:
+        return compiler_settings(self.recipe.compile, self.reproducible)
 
     def _clip(self) -> float:
         parameters = [p for p in self.module.parameters() if p.grad is not None]
         limit = self.train.clip_norm
-        norm: Any = nn.utils.clip_grad_norm_(parameters, limit if limit else float("inf"))
-        if hasattr(norm, "full_tensor"):
-            norm = norm.full_tensor()  # of shards: each process sees a part
-        return float(norm)
-
-
-def make_optimizer(module: nn.Module, train: Train) -> torch.optim.Optimizer:
-    """The optimizer of the spec over all parameters that are trained, tied ones once.
-
-    Raises:
-        ModelError: no parameter is trained.
-    """
-    parameters = [p for p in module.parameters() if p.requires_grad]
-    if not parameters:
-        raise ModelError(
-            what="the model has no parameter to train",
-            where="model.python",
-            expected="at least one parameter with requires_grad",
-        )
-    return optimizer_of(parameters, train.optimizer)
-
-
-def optimizer_of(parameters: list[nn.Parameter], choice: Optimizer) -> torch.optim.Optimizer:
-    """The optimizer of a spec over some parameters."""
-    classes: dict[str, Any] = {
-        "adamw": torch.optim.AdamW,
-        "adam": torch.optim.Adam,
-        "sgd": torch.optim.SGD,
-    }
-    made: torch.optim.Optimizer = classes[choice.kind](parameters, **choice.options.model_dump())
-    return made
-
-
-def load_loss(train: Train, base: Any) -> Any:
-    """The user's loss function; what it raises names the user's own line.
-
-    Raises:
-        SpecError: it can't be found, or isn't callable.
-    """
-    found = hooks.load(train.loss, base)
-    if not callable(found):
-        raise ModelError(
-            what=f"loss '{train.loss}' can't be called",
-            where="train.loss",
-            expected="a function loss(outputs, batch)",
-            got=type(found).__name__,
-        )
-    return found
+        norm = nn.utils.clip_grad_norm_(parameters, limit if limit else float("inf"))
+        return float(distribution.whole(norm))  # of shards each process sees a part
 
 
 def _make_scaler(choice: Scaler | None, device: str) -> torch.amp.GradScaler | None:
@@ -322,10 +238,3 @@ def _make_scaler(choice: Scaler | None, device: str) -> torch.amp.GradScaler | N
     return torch.amp.GradScaler(
         device, init_scale=choice.initial, growth_interval=choice.growth_interval
     )
-
-
-def _describe(value: Any) -> str:
-    if not isinstance(value, torch.Tensor):
-        return type(value).__name__
-    text = f"a tensor of shape {list(value.shape)}"
-    return text if value.requires_grad else f"{text} without a gradient"

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
 import pytest
 
 from megacompile.builder.events import recovery_scalars, step_scalars, write_events
+from megacompile.builder.main import Result
 from tests.report.samples import sample_report
 from tests.report.test_recovery import record as recovery_record
 from tests.report.training_samples import training_record, training_report
@@ -70,3 +72,14 @@ def test_weights_and_biases_that_cannot_be_imported_cost_nothing(
     write_events(training_report(), tmp_path / "report", said.append)
     assert "a_module_that_nobody_has" in said[0]
     assert list((tmp_path / "report" / "tensorboard").rglob("*tfevents*"))
+
+
+@pytest.mark.slow
+def test_event_files_hold_the_losses(built: tuple[Path, Result]) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    folder = built[1].report_path.parent / "tensorboard" / "optimised"
+    events = EventAccumulator(str(folder)).Reload().Scalars("loss")
+    losses = json.loads(built[1].report_path.read_text())["training"]["optimised"]["losses"]
+    assert [e.value for e in events] == pytest.approx(losses, rel=1e-6)
+    assert [e.step for e in events] == list(range(40))

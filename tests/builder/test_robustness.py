@@ -17,94 +17,7 @@ import pytest
 import megacompile
 from megacompile.errors import MegacompileError
 from megacompile.report.model import Report
-
-MODEL = """
-import pathlib
-import torch
-from torch import nn
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 2)
-    def forward(self, x):
-        return self.second(torch.relu(self.first(x)))
-def build():
-    torch.manual_seed(0)
-    net = Net()
-    weights = pathlib.Path(__file__).with_name("bias.txt")
-    if weights.exists():
-        nn.init.constant_(net.second.bias, float(weights.read_text()))
-    return net
-"""
-PASSES = """
-import os
-import signal
-import time
-from typing import ClassVar
-from megacompile import Effect, Fact, Onnx, Eager, Pass, PassContext, PassResult, Sites
-
-class Base(Pass[Eager, Eager]):
-    effect: ClassVar[Effect] = Effect.EXACT
-    requires: ClassVar[frozenset[Fact]] = frozenset()
-    provides: ClassVar[frozenset[Fact]] = frozenset()
-    invalidates: ClassVar[frozenset[Fact]] = frozenset()
-
-class Same(Base):
-    name: ClassVar[str] = "same"
-    value: int = 0
-    def run(self, model: Eager, ctx: PassContext) -> PassResult[Eager]:
-        return PassResult(model.copy(), Sites("module", 1, 1))
-
-class Slow(Base):
-    name: ClassVar[str] = "slow"
-    def run(self, model: Eager, ctx: PassContext) -> PassResult[Eager]:
-        time.sleep(60)
-        return PassResult(model.copy(), Sites("module", 1, 1))
-
-class Crash(Base):
-    name: ClassVar[str] = "crash"
-    number: int = signal.SIGABRT
-    def run(self, model: Eager, ctx: PassContext) -> PassResult[Eager]:
-        os.kill(os.getpid(), self.number)
-        time.sleep(60)
-        return PassResult(model.copy(), Sites("module", 1, 1))
-
-class Lie(Base):
-    name: ClassVar[str] = "lie"
-    def run(self, model: Eager, ctx: PassContext) -> PassResult[Eager]:
-        copy = model.copy()
-        copy.module.second.bias.data += 1
-        return PassResult(copy, Sites("module", 1, 1))
-
-class Nothing(Base):
-    name: ClassVar[str] = "nothing"
-    def run(self, model: Eager, ctx: PassContext) -> PassResult[Eager]:
-        sites = Sites("module")
-        sites.skip("first", "not of the right kind")
-        return PassResult(model, sites)
-"""
-
-
-def write(folder: Path, variants: dict[str, list[Any]], name: str = "net") -> Path:
-    data = {
-        "name": name,
-        "model": {"python": "model.py:build"},
-        "dims": {"n": {"min": 1, "typical": 4, "max": 8}},
-        "inputs": {"x": {"shape": ["n", 8]}},
-        "variants": {k: {"passes": p, "backends": ["onnxruntime"]} for k, p in variants.items()},
-        "benchmark": {"baselines": ["eager"], "seconds": 0.2},
-    }
-    (folder / "model.py").write_text(MODEL)
-    (folder / "own.py").write_text(PASSES)
-    path = folder / f"{name}.json"
-    path.write_text(json.dumps(data, indent=2))
-    return path
-
-
-def options(folder: Path, **more: Any) -> megacompile.Options:
-    return megacompile.Options(
-        build_dir=folder / "build", report_dir=folder / "report", cache_dir=folder / "cache", **more
-    )
+from tests.builder.inference_world import options, write
 
 
 def start(folder: Path, spec: Path, *more: str) -> subprocess.Popen[str]:
@@ -222,54 +135,6 @@ def test_a_native_crash_is_one_candidates_failure(tmp_path: Path, number: int) -
     assert "step 'crash'" in str(bad.reason)
 
 
-@pytest.mark.parametrize("verify_each", [True, False])
-def test_a_pass_that_lies_is_named(tmp_path: Path, verify_each: bool) -> None:
-    spec = write(tmp_path, {"bad": ["own.py:Same", "own.py:Lie", "simplify"]})
-    result = megacompile.build(spec, options(tmp_path, verify_each=verify_each))
-    (candidate,) = result.report.candidates
-    assert candidate.status == "failed"
-    assert "'lie' broke its promise" in str(candidate.reason)
-    assert ("bisection" in str(candidate.reason)) == (not verify_each)
-    assert result.exit_code == 4
-    assert result.bundle is None
-
-
-def test_a_pass_without_effect_is_an_error(tmp_path: Path) -> None:
-    spec = write(tmp_path, {"bad": ["own.py:Nothing"]})
-    (candidate,) = megacompile.build(spec, options(tmp_path)).report.candidates
-    assert "'nothing' changed 0 of 1 modules" in str(candidate.reason)
-    assert "not of the right kind" in str(candidate.reason)
-
-
-def test_what_is_stored_and_what_is_done_again(tmp_path: Path) -> None:
-    def cached(value: int, **more: Any) -> list[bool]:
-        passes = [{"own.py:Same": {"value": value}}, "simplify"]
-        found = megacompile.build(write(tmp_path, {"v": passes}), options(tmp_path, **more))
-        (candidate,) = found.report.candidates
-        assert candidate.lowering is not None
-        return [s.cached for s in [*candidate.steps, candidate.lowering]]
-
-    assert not any(cached(1))
-    assert all(cached(1))
-    assert not any(cached(2))  # the first step's option changed: all after it depends on it
-    assert not any(cached(1, resume=False))
-    # A damaged entry is built again.
-    for file in (tmp_path / "cache" / "entries").glob("*/*/form/model.onnx"):
-        file.write_bytes(file.read_bytes()[:-1] + b"\0")
-    assert not all(cached(1))
-    assert all(cached(1))
-    # Weights beside the model changed, the Python file did not.
-    (tmp_path / "bias.txt").write_text("3.5")
-    assert not any(cached(1))
-
-
-def test_dump_writes_every_form(tmp_path: Path) -> None:
-    spec = write(tmp_path, {"v": ["own.py:Same", "simplify"]})
-    megacompile.build(spec, options(tmp_path, dump=tmp_path / "dump"))
-    names = sorted(p.name for p in (tmp_path / "dump" / "v-onnxruntime").iterdir())
-    assert names == ["00-same-Eager", "01-export-Exported", "02-to-onnx-Onnx", "03-simplify-Onnx"]
-
-
 def _tmpfs(folder: Path, size: str) -> Path:
     folder.mkdir()
     done = subprocess.run(
@@ -306,22 +171,3 @@ def test_a_full_disk(tmp_path: Path, which: str) -> None:
         assert report(tmp_path).created == before
     finally:
         subprocess.run(["umount", str(small)], check=False)
-
-
-def test_a_compiler_that_computes_something_else_is_named() -> None:
-    from megacompile.builder.manager import _check_lowering
-    from megacompile.errors import VerificationError
-    from megacompile.measure.instruments import StepRun
-    from megacompile.plan.passes import Effect
-    from megacompile.report.model import ErrorRecord, Step
-
-    def error(cosine: float) -> ErrorRecord:
-        return ErrorRecord(max_abs=1, relative=1, cosine_min=cosine, worst="output 'y'")
-
-    record = Step.model_validate({"pass": "aotinductor", "form": "engine", "effect": "LOSSY"})
-    step = StepRun(2, record, Effect.LOSSY, "float32")
-    record.error = error(0.99)
-    _check_lowering(error(0.995), step)
-    record.error = error(-0.06)
-    with pytest.raises(VerificationError, match="'aotinductor' computes something else"):
-        _check_lowering(error(0.9999), step)

@@ -12,7 +12,8 @@ import pytest
 
 import megacompile
 from megacompile.deploy.finish import finish_bundle
-from megacompile.engines.bundle import MANIFEST, here, read_manifest, seal
+from megacompile.engines.loading import here
+from megacompile.engines.manifest import MANIFEST, read_manifest, seal
 from megacompile.engines.unfinished import Part, Unfinished, folder_of, write_unfinished
 from megacompile.errors import BundleError
 from megacompile.models.tensors import load_arrays, save_arrays

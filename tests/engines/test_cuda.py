@@ -124,9 +124,10 @@ def test_engines_on_the_gpu_answer_like_the_model(
 @no_gpu
 def test_a_cuda_bundle_is_refused_with_the_reason(tmp_path: Path) -> None:
     """A finished bundle of a GPU engine, on a machine without one."""
-    from megacompile.engines.bundle import MANIFEST, describe, load_runner, seal
+    from megacompile.engines.loading import load_runner
+    from megacompile.engines.manifest import MANIFEST, describe, seal
     from megacompile.models.signature import Signature
-    from megacompile.spec.models import TensorInput
+    from megacompile.spec.inputs import TensorInput
 
     signature = Signature({"x": TensorInput(shape=[2])}, {}, ("y",))
     folder = tmp_path / "net"

@@ -57,12 +57,7 @@ def test_unavailable_without_a_gpu_and_says_why() -> None:
 
 
 def test_not_installed_gives_the_install_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    from importlib.metadata import PackageNotFoundError
-
-    def missing(name: str) -> str:
-        raise PackageNotFoundError(name)
-
-    monkeypatch.setattr(torch_tensorrt, "version", missing)
+    monkeypatch.setattr(torch_tensorrt, "installed", lambda names: {})
     found = TorchTensorRT().availability(TARGET)
     assert "not installed" in str(found.reason)
     assert "pip install torch-tensorrt" in str(found.remedy)

@@ -15,8 +15,8 @@ import pytest
 from megacompile.builder import main as builder
 from megacompile.builder.keys import FORM
 from megacompile.builder.worker import build_candidate
-from megacompile.engines.bundle import here
 from megacompile.engines.compiled import CompiledModel
+from megacompile.engines.loading import here
 from megacompile.errors import MegacompileError
 from megacompile.measure.original import Original, examine
 from megacompile.models.source import load_original
@@ -53,6 +53,7 @@ class Built:
 
 
 def write(folder: Path, files: Mapping[str, str]) -> None:
+    """Write a user's files."""
     for name, text in files.items():
         (folder / name).write_text(textwrap.dedent(text))
 
@@ -87,10 +88,8 @@ def build(folder: Path, data: dict[str, Any], files: Mapping[str, str] | None = 
     place.mkdir(exist_ok=True)
     original = examine(plan.spec, folder, place)
     events: list[dict[str, Any]] = []
-    build_candidate(
-        _request(data, folder, machine, original, cache, candidate.name, candidate.variant),
-        events.append,
-    )
+    request = _request(data, folder, machine, original, cache, candidate.name, candidate.variant)
+    build_candidate(request, events.append)
     steps = [Step.model_validate(e["record"]) for e in events if e["event"] == "step"]
     engine = next(e for e in events if e["event"] == "engine")
     entry = cache.get(engine["key"])

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from megacompile.models import examples
 from megacompile.models.signature import Signature
-from megacompile.spec.models import Dim, Spec
+from megacompile.spec import Spec
+from megacompile.spec.inputs import Dim
 
 
 def signature(inputs: dict[str, Any], **dims: Any) -> Signature:
@@ -58,7 +59,9 @@ def test_values_are_in_range_and_reach_its_ends(dtype: str, span: tuple[int, int
 
 @pytest.mark.parametrize("dtype", ["int64", "bool"])
 def test_masks_are_ones_then_zeros(dtype: str) -> None:
-    tensor = {"shape": [9, 6], "dtype": dtype} | ({"range": [0, 1]} if dtype == "int64" else {})
+    tensor: dict[str, Any] = {"shape": [9, 6], "dtype": dtype}
+    if dtype == "int64":
+        tensor["range"] = [0, 1]
     mask = examples.make(signature({"m": tensor}), {})["m"].astype(int)
     assert (np.diff(mask, axis=1) <= 0).all()
     assert (mask[:, 0] == 1).all(), "no row is empty"
@@ -66,16 +69,12 @@ def test_masks_are_ones_then_zeros(dtype: str) -> None:
 
 
 def test_empty_and_scalar_shapes() -> None:
-    feeds = examples.make(
-        signature(
-            {
-                "a": {"shape": []},
-                "b": {"shape": [0, 2], "dtype": "bool"},
-                "c": {"shape": [], "dtype": "bool"},
-            }
-        ),
-        {},
-    )
+    inputs = {
+        "a": {"shape": []},
+        "b": {"shape": [0, 2], "dtype": "bool"},
+        "c": {"shape": [], "dtype": "bool"},
+    }
+    feeds = examples.make(signature(inputs), {})
     assert [a.shape for a in feeds.values()] == [(), (0, 2), ()]
 
 

@@ -8,12 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
-from megacompile.engines.compiled import CompiledModel
 from megacompile.errors import ModelError
 from megacompile.models.signature import Signature, bind
-from megacompile.spec.models import Spec
+from megacompile.spec import Spec
 
 
 def signature(inputs: dict[str, Any], dims: dict[str, Any] | None = None) -> Signature:
@@ -151,23 +149,3 @@ def test_sizes_outside_the_dims() -> None:
 def test_as_plain_data() -> None:
     full = NESTED.with_outputs(["y"], {"tensor": "y"}, ["float32"])
     assert Signature.from_dict(json.loads(json.dumps(full.to_dict()))) == full
-
-
-def test_compiled_models_are_called_like_the_original() -> None:
-    known = signature({"a": X, "b": X}, DIMS).with_outputs(
-        ["y"], {"dict": {"y": {"tensor": "y"}}}, ["float32"]
-    )
-    model = CompiledModel(lambda feeds: {"y": feeds["a"] - feeds["b"]}, known)
-    for value in (
-        model(ones(), ones()),
-        model(ones(), b=ones()),
-        model({"a": ones(), "b": ones()}),
-        model(b=ones(), a=ones()),
-    ):
-        assert (value["y"] == 0).all()
-    assert isinstance(model(torch.ones(1, 2), torch.ones(1, 2))["y"], torch.Tensor)
-    assert model.samples_seen == 13
-    with pytest.raises(ModelError, match="'a' is given twice"):
-        model(ones(), a=ones(), b=ones())
-    with pytest.raises(ModelError, match="more inputs than the model takes"):
-        model(ones(), ones(), ones())

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 
+from megacompile.report.figures import Metric
 from megacompile.report.html import render_html
 from megacompile.report.markdown import render_markdown
-from megacompile.report.model import Look, Metric, RecoveryRecord, Report
+from megacompile.report.model import Report
 from megacompile.report.recovery import recovery_line, recovery_views
+from megacompile.report.trained import Look, RecoveryRecord
 
 from .samples import sample_report
 

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 
-import pytest
-
 from megacompile.report.html import render_html
 from megacompile.report.markdown import render_markdown
 from megacompile.report.model import Report
-from megacompile.report.training import BINS, _binned, memory_picture, remarks, training_view
+from megacompile.report.training import remarks, training_view
 
 from .samples import sample_report
 from .training_samples import training_record, training_report
@@ -66,17 +64,6 @@ def test_waiting_skipping_and_more_memory_are_said() -> None:
     assert "a step waits 12.5 ms for its batch, 40 % of its time; to do: load it with" in lines
     assert "3 steps overflowed" in lines
     assert "needs more memory than the plain one" in lines
-
-
-def test_the_picture_keeps_the_peak_and_holds_values_between_points() -> None:
-    bins = _binned([(0.0, 1.0), (50.0, 10.0), (100.0, 2.0)], end=100.0, top=10.0)
-    assert len(bins) == BINS + 1
-    assert max(bins) == pytest.approx(0.97)
-    assert bins[60] == pytest.approx(0.097), "the first value holds until the second"
-    assert bins[-1] == pytest.approx(0.97), "the last bin holds what came before its end"
-    picture = memory_picture(training_record())
-    assert picture is not None
-    assert [name for _, name, _ in picture.legend] == ["plain", "optimised"]
 
 
 def test_without_curves_there_is_no_picture() -> None:

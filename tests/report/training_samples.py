@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import math
 
-from megacompile.report.model import (
-    Baseline,
-    Candidate,
+from megacompile.report.figures import Latency, Ratio
+from megacompile.report.model import Baseline, Candidate, Gate, Point, Report
+from megacompile.report.trained import (
     CheckpointRecord,
     CompileRecord,
     DistributeRecord,
-    Gate,
     LargestBatch,
-    Latency,
     Operator,
-    Point,
-    Ratio,
-    Report,
     StepError,
     StepFigures,
     TrainingRecord,

@@ -44,9 +44,8 @@ def in_new_process(code: str, *arguments: str) -> str:
 def state_hash(model: torch.nn.Module) -> str:
     """The sha256 over a model's weights and buffers, in the order of their names."""
     state = model.state_dict()
-    return hashlib.sha256(
-        b"".join(state[key].numpy().tobytes() for key in sorted(state))
-    ).hexdigest()
+    data = b"".join(state[key].numpy().tobytes() for key in sorted(state))
+    return hashlib.sha256(data).hexdigest()
 
 
 def runner(model: torch.nn.Module) -> Callable[..., np.ndarray]:

@@ -46,14 +46,14 @@ def test_equals_transformers(hooks: ModuleType, model: Any) -> None:
 
 
 def test_padding_does_not_change_an_embedding(hooks: ModuleType, model: torch.nn.Module) -> None:
-    short, long = sorted(hooks.calibration_texts(), key=len)[:: len(hooks.calibration_texts()) - 1]
+    def embedded(*texts: str) -> torch.Tensor:
+        tokens = hooks.tokenize(list(texts))
+        found: torch.Tensor = model(**{n: torch.from_numpy(array) for n, array in tokens.items()})
+        return found
+
+    short, *_, long = sorted(hooks.calibration_texts(), key=len)
     with torch.inference_mode():
-        alone, both = (
-            model(
-                **{name: torch.from_numpy(array) for name, array in hooks.tokenize(texts).items()}
-            )
-            for texts in ([short], [short, long])
-        )
+        alone, both = embedded(short), embedded(short, long)
     torch.testing.assert_close(alone[0], both[0], atol=1e-5, rtol=0)
 
 

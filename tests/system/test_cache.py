@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from megacompile.errors import MegacompileError
-from megacompile.system.cache import INDEX, Cache, key_of, python_sources, sources_hash
+from megacompile.system.cache import INDEX, Cache, default_root, file_sha256, key_of
 
 KEY = key_of("a", 1, {"b": [2]})
 
@@ -182,19 +182,21 @@ def test_a_root_that_is_no_folder(tmp_path: Path) -> None:
         Cache(tmp_path / "file").put(KEY, {}, write)
 
 
-def test_sources_with_siblings(tmp_path: Path) -> None:
-    (tmp_path / "a.py").write_text("import b\nimport json\n")
-    (tmp_path / "b.py").write_text("from c import x\nimport a\n")
-    (tmp_path / "c.py").write_text("x = 1\n")
-    (tmp_path / "d.py").write_text("unused")
-    assert {p.name for p in python_sources(tmp_path / "a.py")} == {"a.py", "b.py", "c.py"}
-    before = sources_hash(tmp_path / "a.py")
-    (tmp_path / "d.py").write_text("changed")
-    assert sources_hash(tmp_path / "a.py") == before
-    (tmp_path / "c.py").write_text("x = 2\n")
-    assert sources_hash(tmp_path / "a.py") != before
-
-
 def test_the_record_is_plain_data(cache: Cache) -> None:
     folder = cache.put(KEY, {"a": [1, None]}, write).folder
     assert json.loads((folder / INDEX).read_text())["record"] == {"a": [1, None]}
+
+
+def test_the_place_is_the_systems_unless_it_is_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MEGACOMPILE_CACHE", str(tmp_path))
+    assert default_root() == tmp_path
+    monkeypatch.delenv("MEGACOMPILE_CACHE")
+    assert default_root().name == "megacompile"
+    assert default_root().is_absolute()
+
+
+def test_a_hash_of_a_file(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"abc")
+    assert file_sha256(tmp_path / "a").startswith("ba7816bf8f01cfea")

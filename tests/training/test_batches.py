@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import gc
 import itertools
-import multiprocessing
-import os
-import random
-import time
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
 from megacompile.errors import DataError
-from megacompile.training.batches import Batches, split
-from tests.training.toy import make_train
+from megacompile.training.batches import split
+from tests.training.loaded import DATASET, made
 
 STREAM = """
 import numpy as np
@@ -25,25 +19,6 @@ def batches():
         rows = np.arange(start, min(start + {step}, 10), dtype=np.int64)
         yield {{"x": rows[:, None] * 1.0, "y": rows}}
 """
-DATASET = """
-import os, random, signal, time
-import numpy as np
-import torch
-class Numbers(torch.utils.data.Dataset):
-    def __len__(self):
-        return 10
-    def __getitem__(self, index):
-        {body}
-        return {{"x": torch.tensor([float(index)]), "y": index}}
-def batches():
-    return Numbers()
-"""
-
-
-def made(tmp_path: Path, text: str, **changes: object) -> Batches:
-    (tmp_path / "data.py").write_text(text)
-    train = make_train(batches="data.py:batches", accumulate=1, **changes)
-    return Batches(train, tmp_path, seed=0)
 
 
 @pytest.mark.parametrize("step", [1, 3, 4, 10])
@@ -71,72 +46,6 @@ def test_a_dataset_is_shuffled_with_the_seed_and_seen_whole(tmp_path: Path, work
     assert sorted(rows[2] + rows[3]) == list(range(10))
     assert rows[0] + rows[1] not in (list(range(10)), rows[2] + rows[3])
     assert [batch["y"].tolist() for batch in itertools.islice(found, 4)] == rows
-
-
-@pytest.mark.parametrize("body", ["os.kill(os.getpid(), signal.SIGKILL)", "os._exit(3)"])
-def test_a_worker_that_dies_is_named(tmp_path: Path, body: str) -> None:
-    found = made(tmp_path, DATASET.format(body=body), batch_size=5, workers=1)
-    with pytest.raises(DataError) as caught:
-        next(iter(found))
-    assert "worker process" in str(caught.value)
-    assert "workers: 0" in str(caught.value)
-
-
-def test_a_worker_that_dies_during_a_step_does_not_hit_the_step(tmp_path: Path) -> None:
-    """It fetches two ahead, so it dies while the step computes: the next wait must say so."""
-    body = "self.calls = getattr(self, 'calls', 0) + 1; self.calls == 5 and os._exit(3)"
-    stream = iter(made(tmp_path, DATASET.format(body=body), batch_size=1, workers=1))
-    taken = [next(stream)["y"].item() for _ in range(3)]
-    assert len(set(taken)) == 3
-    [worker] = multiprocessing.active_children()
-    until = time.monotonic() + 60
-    while Path(f"/proc/{worker.pid}/stat").read_text().split()[2] != "Z":  # the step
-        assert time.monotonic() < until
-    with pytest.raises(DataError, match="worker process"):
-        next(stream)
-
-
-@pytest.mark.parametrize("workers", [0, 1])
-def test_an_error_in_a_sample_names_its_line(tmp_path: Path, workers: int) -> None:
-    body = "if index == 7:\n            raise LookupError(f'no sample {index}')"
-    found = made(tmp_path, DATASET.format(body=body), batch_size=5, workers=workers)
-    with pytest.raises(DataError) as caught:
-        list(itertools.islice(found, 2))
-    assert "data.py:10: train.batches 'data.py:batches' raises" in str(caught.value)
-    assert "LookupError: no sample 7" in str(caught.value)
-
-
-def test_what_is_drawn_is_the_same_for_any_number_of_workers(tmp_path: Path) -> None:
-    text = DATASET.format(body="").replace(
-        '"y": index', '"y": [torch.rand(()).item(), np.random.rand(), random.random()]'
-    )
-    found = []
-    for workers in (0, 1, 3):
-        before = torch.get_rng_state(), np.random.get_state()[1].tolist(), random.getstate()
-        stream = made(tmp_path, text, batch_size=4, workers=workers)
-        batches = list(itertools.islice(stream, 6))
-        found.append(torch.cat([batch["y"] for batch in batches]))
-        again = torch.cat([batch["y"] for batch in itertools.islice(stream, 6)])
-        assert torch.equal(again, found[-1])
-        after = torch.get_rng_state(), np.random.get_state()[1].tolist(), random.getstate()
-        assert torch.equal(before[0], after[0]), "the step's own generator stays as it was"
-        assert before[1:] == after[1:]
-    assert torch.equal(found[0], found[1])
-    assert torch.equal(found[0], found[2])
-    assert found[0].unique().numel() == 6 * 4 * 3
-
-
-def test_workers_live_over_the_ends_of_epochs(tmp_path: Path) -> None:
-    text = DATASET.format(body="").replace('"y": index', '"y": os.getpid()')
-    found = made(tmp_path, text, batch_size=4, workers=2)
-    stream = iter(found)
-    pids = {int(p) for batch in itertools.islice(stream, 10) for p in batch["y"]}
-    assert len(pids) == 2
-    assert os.getpid() not in pids
-    assert pids == {worker.pid for worker in multiprocessing.active_children()}
-    del stream
-    gc.collect()
-    assert multiprocessing.active_children() == []
 
 
 SAMPLES = """
@@ -169,25 +78,6 @@ def test_a_stream_that_can_be_read_once_is_named(tmp_path: Path) -> None:
     assert len(next(stream)["x"]) == 6
     with pytest.raises(DataError, match="read only once"):
         next(stream)
-
-
-@pytest.mark.parametrize(
-    ("changed", "words"),
-    [
-        ('"y": [0] * (1 + index % 2)', ["'y' is not alike", "int64 [1]", "int64 [2]"]),
-        ('("y" if index % 2 else "z"): 0', ["differ in their names"]),
-        ('"y": 1.0 if index % 2 else 0', ["'y' is not alike", "float64 []"]),
-    ],
-)
-@pytest.mark.parametrize("workers", [0, 1])
-def test_samples_that_do_not_fit_together(
-    tmp_path: Path, changed: str, words: list[str], workers: int
-) -> None:
-    text = DATASET.format(body="").replace('"y": index', changed)
-    with pytest.raises(DataError) as caught:
-        list(itertools.islice(made(tmp_path, text, batch_size=5, workers=workers), 2))
-    for word in words:
-        assert word in str(caught.value)
 
 
 def test_the_time_spent_waiting_is_told_apart_from_the_start(tmp_path: Path) -> None:
@@ -258,72 +148,38 @@ def test_preloaded_samples_are_read_once(tmp_path: Path) -> None:
     assert [batch["y"].tolist() for batch in itertools.islice(plain, 4)] == rows
 
 
-@pytest.mark.parametrize("kind", ["npz", "arrays", "preloaded"])
-def test_stored_arrays(tmp_path: Path, kind: str) -> None:
-    x, y = np.arange(30.0, dtype=np.float32).reshape(10, 3), np.arange(10)
-    if kind == "npz":
-        np.savez(tmp_path / "data.npz", x=x, y=y)
-    else:
-        (tmp_path / "data").mkdir()
-        np.save(tmp_path / "data/x.npy", x)
-        np.save(tmp_path / "data/y.npy", y)
-    reference = "npz:data.npz" if kind == "npz" else "arrays:data"
-    train = make_train(batches=reference, batch_size=4, accumulate=1, preload=kind == "preloaded")
-    batch = next(iter(Batches(train, tmp_path, seed=0)))
-    assert batch["x"].shape == (4, 3)
-    assert torch.equal(batch["x"], torch.from_numpy(x)[batch["y"]])
-
-
-@pytest.mark.parametrize(
-    ("reference", "words"),
-    [
-        ("npz:daat.npz", "data.npz"),
-        ("npz:data.npz", "different lengths"),
-        ("npz:text.npz", "can't be read"),
-        ("arrays:nothing", "no such folder"),
-        ("arrays:.", "no array"),
-    ],
-)
-def test_stored_arrays_that_can_not_be_used(tmp_path: Path, reference: str, words: str) -> None:
-    np.savez(tmp_path / "data.npz", x=np.zeros(3), y=np.zeros(4))
-    (tmp_path / "text.npz").write_text("no archive")
-    train = make_train(batches=reference, batch_size=4, accumulate=1)
-    with pytest.raises(DataError) as caught:
-        next(iter(Batches(train, tmp_path, seed=0)))
-    assert words in str(caught.value)
-
-
 def test_split_gives_equal_pieces() -> None:
     pieces = split({"x": torch.arange(6), "y": torch.arange(12).reshape(6, 2)}, 3)
     assert [piece["x"].tolist() for piece in pieces] == [[0, 1], [2, 3], [4, 5]]
     assert pieces[1]["y"].tolist() == [[4, 5], [6, 7]]
 
 
-FAULTS = {
-    "yield {'x': np.zeros((2, 3)), 'y': np.zeros(2)}; yield {'x': np.zeros((2, 4)), 'y': "
-    "np.zeros(2)}": ["changes the shape of 'x' within a batch", "[3]", "[4]"],
-    "yield {'x': np.zeros((4, 3))}; yield {'x': np.zeros((4, 3), np.float32)}": [
-        "changes the dtype of 'x'",
-        "float64",
-        "float32",
-    ],
-    "yield {'x': np.array(['a', 'b', 'c', 'd'])}": ["'x' in piece 0", "no array of numbers"],
-}
+FAULTS = [
+    (
+        ["{'x': np.zeros((2, 3))}", "{'x': np.zeros((2, 4))}"],
+        ["changes the shape of 'x' within a batch", "[3]", "[4]"],
+    ),
+    (
+        ["{'x': np.zeros((4, 3))}", "{'x': np.zeros((4, 3), np.float32)}"],
+        ["changes the dtype of 'x'", "float64", "float32"],
+    ),
+    (["{'x': np.array(['a', 'b', 'c', 'd'])}"], ["'x' in piece 0", "no array of numbers"]),
+]
 
 
-@pytest.mark.parametrize("body", FAULTS)
-def test_pieces_that_do_not_fit_are_named(tmp_path: Path, body: str) -> None:
-    found = made(tmp_path, f"import numpy as np\ndef batches():\n    {body}\n", batch_size=4)
+@pytest.mark.parametrize(("pieces", "words"), FAULTS)
+def test_pieces_that_do_not_fit_are_named(
+    tmp_path: Path, pieces: list[str], words: list[str]
+) -> None:
+    text = f"import numpy as np\nbatches = [{', '.join(pieces)}]\n"
+    found = made(tmp_path, text, batch_size=4)
     with pytest.raises(DataError) as caught:
         list(itertools.islice(found, 2))
-    for word in FAULTS[body]:
+    for word in words:
         assert word in str(caught.value)
 
 
 def test_sizes_may_change_from_batch_to_batch(tmp_path: Path) -> None:
-    text = (
-        "import numpy as np\ndef batches():\n    yield {'x': np.zeros((4, 3))}\n    "
-        "yield {'x': np.zeros((4, 5))}\n"
-    )
+    text = "import numpy as np\nbatches = [{'x': np.zeros((4, 3))}, {'x': np.zeros((4, 5))}]\n"
     found = made(tmp_path, text, batch_size=4)
     assert [batch["x"].shape[1] for batch in itertools.islice(found, 3)] == [3, 5, 3]

@@ -10,8 +10,7 @@ from megacompile.training.activations import activation_memory
 from megacompile.training.figures import memory_figures, operators
 from megacompile.training.memory import live_memory
 from megacompile.training.recipe import Checkpoint, Recipe, Scaler
-from tests.training.test_step import batches_of
-from tests.training.toy import make_form
+from tests.training.toy import batches_of, make_form
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU here")
 

@@ -36,9 +36,8 @@ class Samples(torch.utils.data.Dataset[dict[str, Any]]):
         return len(self.data["label"])
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        return {
-            name: torch.from_numpy(np.asarray(values[index])) for name, values in self.data.items()
-        }
+        one = {name: np.asarray(values[index]) for name, values in self.data.items()}
+        return {name: torch.from_numpy(value) for name, value in one.items()}
 
 
 def accuracy(module: torch.nn.Module) -> float:

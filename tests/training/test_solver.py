@@ -33,20 +33,16 @@ def chain(count: int, inner: int, boundary: int, head: int = 0) -> Problem:
 
 def brute(problem: Problem, budget: int) -> float | None:
     """The least time of all sets within the budget."""
-    costs = [
-        sum(map(problem.cost, chosen))
-        for chosen in allowed(problem)
-        if peak_of(problem, chosen) <= budget
-    ]
-    return min(costs, default=None)
+    within = [chosen for chosen in allowed(problem) if peak_of(problem, chosen) <= budget]
+    return min((sum(map(problem.cost, chosen)) for chosen in within), default=None)
 
 
 def allowed(problem: Problem) -> Iterator[list[Way]]:
     """All sets in which no block is taken twice or with one inside it."""
     inside = [set(segment.blocks) for segment in problem.segments]
-    options = [
-        [None, *(w for w in problem.ways if w.block == name)] for name in problem.milliseconds
-    ]
+    options: list[list[Way | None]] = []
+    for name in problem.milliseconds:
+        options.append([None, *(way for way in problem.ways if way.block == name)])
     for one in itertools.product(*options):
         chosen = [way for way in one if way is not None]
         names = {way.block for way in chosen}

@@ -2,37 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+import copy
 
 import pytest
 import torch
 from torch import nn
 
 from megacompile.errors import DataError, ModelError
-from megacompile.training.batches import Batches
-from megacompile.training.loading import Batch
 from megacompile.training.recipe import Checkpoint, Compile, Recipe, Scaler
-from megacompile.training.step import TrainingStep
-from tests.training.toy import digits, make_form
-
-
-def batches_of(form: Any) -> Iterator[Batch]:
-    origin = form.origin
-    return iter(Batches(origin.train, origin.base, origin.seed))
-
-
-def gradients(step: TrainingStep, batch: Batch) -> dict[str, torch.Tensor]:
-    step.gather(batch)
-    return step.gradients()
-
-
-def assert_close(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor], **tolerance: Any) -> None:
-    assert set(a) == set(b)
-    for name, value in a.items():
-        torch.testing.assert_close(
-            value, b[name], msg=lambda text, n=name: f"{n}: {text}", **tolerance
-        )
+from tests.training.toy import assert_close, batches_of, digits, gradients_of, make_form
 
 
 def test_the_plain_step_is_what_anyone_would_write() -> None:
@@ -59,7 +37,7 @@ def test_accumulated_gradients_are_those_of_the_whole_batch() -> None:
     whole, pieces = make_form(dropout=False, accumulate=1), make_form(dropout=False, accumulate=4)
     batch = next(batches_of(whole))
     assert_close(
-        gradients(whole.step(), batch), gradients(pieces.step(), batch), rtol=1e-4, atol=1e-7
+        gradients_of(whole.step(), batch), gradients_of(pieces.step(), batch), rtol=1e-4, atol=1e-7
     )
 
 
@@ -123,8 +101,6 @@ def test_a_resumed_run_goes_on_as_if_nothing_had_happened(recipe: Recipe) -> Non
     through.step(first)
     state = through.state_dict()
     copied = {**state, "module": {n: v.clone() for n, v in state["module"].items()}}
-    import copy
-
     copied["optimizer"] = copy.deepcopy(state["optimizer"])
     expected = through.step(second)
     again = form.step(recipe)
@@ -136,122 +112,6 @@ def test_a_resumed_run_goes_on_as_if_nothing_had_happened(recipe: Recipe) -> Non
         dict(through.module.named_parameters()),
         rtol=0,
         atol=0,
-    )
-
-
-def test_normalization_softmax_and_loss_are_computed_in_float32() -> None:
-    seen: dict[str, torch.dtype] = {}
-
-    class Watched(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.linear, self.norm = nn.Linear(64, 64), nn.LayerNorm(64)
-            self.head = nn.Linear(64, 10)
-
-        def forward(self, image: torch.Tensor) -> torch.Tensor:
-            x = self.linear(image.flatten(1))
-            seen["linear"] = x.dtype
-            seen["norm"] = self.norm(x).dtype
-            seen["softmax"] = torch.softmax(x, -1).dtype
-            seen["method"] = x.softmax(-1).dtype
-            seen["functional"] = nn.functional.softmax(x, -1).dtype
-            return self.head(self.norm(x) * x.softmax(-1))
-
-    form = make_form(Watched())
-    step = form.step(Recipe(autocast="bfloat16"))
-    batch = next(batches_of(form))
-
-    def loss(outputs: torch.Tensor, batch: Batch) -> torch.Tensor:
-        seen["outputs"] = outputs.dtype
-        return digits().loss(outputs, batch)
-
-    step.loss_function = loss
-    step.step(batch)
-    assert seen.pop("linear") == torch.bfloat16
-    assert set(seen.values()) == {torch.float32}, seen
-    assert {p.dtype for p in step.module.parameters()} == {torch.float32}
-    assert {s["exp_avg"].dtype for s in step.optimizer.state.values()} == {torch.float32}
-
-
-@pytest.mark.parametrize("policy", ["all", "keep-matmul"])
-@pytest.mark.parametrize("autocast", [None, "bfloat16"])
-def test_checkpoints_change_nothing_but_memory(policy: Any, autocast: Any) -> None:
-    form = make_form()  # with dropout
-    recipe = Recipe(autocast=autocast)
-    wrapped = recipe.edited(
-        checkpoints=tuple(Checkpoint(module=f"blocks.{n}", policy=policy) for n in range(6))
-    )
-    batch = next(batches_of(form))
-    assert_close(
-        gradients(form.step(recipe), batch), gradients(form.step(wrapped), batch), rtol=0, atol=0
-    )
-
-
-class Awkward(nn.Module):
-    """Keyword, None and nested arguments and outputs, and hooks."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = AwkwardBlock()
-        self.head = nn.Linear(64, 10)
-
-    def forward(self, image: torch.Tensor) -> torch.Tensor:
-        found = self.inner({"x": image.flatten(1)}, scale=2.0, mask=None)
-        return self.head(found["deep"][0] + found["deep"][1][0])
-
-
-class AwkwardBlock(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(64, 64)
-        self.calls = 0
-
-    def forward(self, given: dict[str, torch.Tensor], *, scale: float, mask: Any) -> dict[str, Any]:
-        self.calls += 1
-        assert mask is None
-        x = torch.relu(self.layer(given["x"])) * scale
-        return {"deep": (x, [x * 2, None]), "flag": True}
-
-
-def test_awkward_arguments_pass_through_and_hooks_run_once() -> None:
-    form = make_form(Awkward(), accumulate=1)
-    batch = next(batches_of(form))
-    plain = gradients(form.step(), batch)
-    step = form.step(Recipe(checkpoints=(Checkpoint(module="inner"),)))
-    hooked = []
-    step.module.inner.register_forward_hook(lambda *_: hooked.append(1))
-    assert_close(plain, gradients(step, batch), rtol=0, atol=0)
-    assert step.module.inner.calls == 2, "once forward, once again in the backward pass"
-    assert hooked == [1]
-
-
-def test_ties_have_one_storage_one_gradient_and_one_place_in_the_optimizer() -> None:
-    form = make_form(dropout=False)
-    names = ("blocks.0.wide.weight", "blocks.1.wide.weight")
-    step = form.step(Recipe(ties=(names,)))
-    parameters = dict(step.module.named_parameters(remove_duplicate=False))
-    assert parameters[names[0]] is parameters[names[1]]
-    assert len(step.optimizer.param_groups[0]["params"]) == len(list(form.module.parameters())) - 1
-    batch = next(batches_of(form))
-    tied = gradients(step, batch)[names[0]]
-    reference = make_form(dropout=False)
-    with torch.no_grad():
-        reference.module.blocks[1].wide.weight.copy_(reference.module.blocks[0].wide.weight)
-    apart = gradients(reference.step(), batch)
-    torch.testing.assert_close(tied, apart[names[0]] + apart[names[1]])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "choice", [Compile(what="step"), Compile(what="blocks", modules=("blocks.0", "blocks.1"))]
-)
-def test_a_compiled_step_computes_the_same(choice: Compile) -> None:
-    form = make_form(dropout=False)
-    batch = next(batches_of(form))
-    torch._dynamo.reset()
-    recipe = Recipe(compile=choice, checkpoints=(Checkpoint(module="blocks.0"),))
-    assert_close(
-        gradients(form.step(), batch), gradients(form.step(recipe), batch), rtol=1e-3, atol=1e-6
     )
 
 

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import torch
 from torch import nn
 
 from megacompile.models.signature import Signature, bind
 from megacompile.plan.passes import PassContext, Traits
-from megacompile.spec.models import Dim, TensorInput
+from megacompile.spec.inputs import Dim, TensorInput
 from megacompile.spec.training import Train
+from megacompile.training.batches import Batches
 from megacompile.training.context import Origin, TrainingContext
 from megacompile.training.form import Training
+from megacompile.training.loading import Batch
 from megacompile.training.recipe import Recipe
+from megacompile.training.step import TrainingStep
 from megacompile.training.ties import find_ties
 
 SPECS = Path(__file__).resolve().parents[2] / "specs"
@@ -84,3 +89,24 @@ def make_context(tmp_path: Path, form: Training, **changes: Any) -> PassContext:
         training=training,
         base=form.origin.base,
     )
+
+
+def batches_of(form: Training) -> Iterator[Batch]:
+    """The form's own batches."""
+    origin = form.origin
+    return iter(Batches(origin.train, origin.base, origin.seed))
+
+
+def gradients_of(step: TrainingStep, batch: Batch) -> dict[str, torch.Tensor]:
+    """A step's gradients of one batch."""
+    step.gather(batch)
+    return step.gradients()
+
+
+def assert_close(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor], **tolerance: Any) -> None:
+    """The same tensors by name."""
+    assert set(a) == set(b)
+    for name, value in a.items():
+        torch.testing.assert_close(
+            value, b[name], msg=lambda text, n=name: f"{n}: {text}", **tolerance
+        )

@@ -145,6 +145,7 @@ def ensemble_config(
 
 
 def data_type(pb: Any, port: Port) -> int:
+    """The number of a tensor's type in Triton's enumeration."""
     return int(pb.DataType.Value(port.triton_type))
 
 

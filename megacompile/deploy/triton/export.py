@@ -211,9 +211,8 @@ def _engine(bundle: _Bundle, name: str, tuned: Tuning | None) -> Model:
     if wanted.platform == "native":
         native = _native(bundle, backend)
         if native.numbered:
-            shown = dataclasses.replace(
-                shown, inputs=_numbered(shown.inputs), outputs=_numbered(shown.outputs)
-            )
+            inputs, outputs = _numbered(shown.inputs), _numbered(shown.outputs)
+            shown = dataclasses.replace(shown, inputs=inputs, outputs=outputs)
         served = dataclasses.replace(
             served,
             backend=native.backend,
@@ -262,9 +261,10 @@ def _plans(bundle: _Bundle) -> dict[str, str]:
 
 
 def _numbered(ports: tuple[Port, ...]) -> tuple[Port, ...]:
-    return tuple(
-        dataclasses.replace(port, name=f"{port.name}__{index}") for index, port in enumerate(ports)
-    )
+    found = []
+    for index, port in enumerate(ports):
+        found.append(dataclasses.replace(port, name=f"{port.name}__{index}"))
+    return tuple(found)
 
 
 def _warm_up(bundle: _Bundle, model: Model, shown: Interface, tuned: Tuning | None) -> None:

@@ -122,9 +122,8 @@ def _together(run: Run, requests: Sequence[Feeds]) -> list[Feeds | Exception]:
         return [_alone(run, feeds) for feeds in requests]
     ends = np.cumsum([len(next(iter(feeds.values()))) for feeds in requests])
     parts = {name: np.split(np.asarray(value), ends[:-1]) for name, value in found.items()}
-    return [
-        {name: split[number] for name, split in parts.items()} for number in range(len(requests))
-    ]
+    count = len(requests)
+    return [{name: split[number] for name, split in parts.items()} for number in range(count)]
 
 
 def _alone(run: Run, feeds: Feeds) -> Feeds | Exception:

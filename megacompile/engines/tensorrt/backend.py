@@ -87,14 +87,14 @@ class TensorRT(Backend):
         if target.device != "cuda":
             return "TensorRT runs on NVIDIA GPUs", "write `target: {device: cuda}`"
         flavour = flavours.choose(self.flavour)
-        if flavour.archs is not None:
-            for arch in target.arch:
-                if arch not in flavour.archs:
-                    return (
-                        f"{flavour.name} has no kernels for {arch}",
-                        f"leave it out of target.arch ({', '.join(flavour.archs)} are known)"
-                        ", or use flavour tensorrt on that machine",
-                    )
+        known = target.arch if flavour.archs is None else flavour.archs
+        strange = next((arch for arch in target.arch if arch not in known), None)
+        if strange is not None:
+            return (
+                f"{flavour.name} has no kernels for {strange}",
+                f"leave it out of target.arch ({', '.join(known)} are known)"
+                ", or use flavour tensorrt on that machine",
+            )
         if flavour is RTX and self.timing_cache:
             return (
                 "tensorrt-rtx takes no timing cache: it chooses kernels on the target",
@@ -129,12 +129,10 @@ class TensorRT(Backend):
             BackendError: TensorRT is missing, or refuses the model.
         """
         flavour = flavours.choose(self.flavour)
-        # TensorRT itself builds for the GPU it sees, whatever else the spec names.
-        archs = (
-            list(target.arch)
-            if flavour.cross_builds
-            else [arch for arch in target.arch if arch in local_archs()]
-        )
+        archs = list(target.arch)
+        if not flavour.cross_builds:
+            # TensorRT itself builds for the GPU it sees, whatever else the spec names.
+            archs = [arch for arch in archs if arch in local_archs()]
         builder = EngineBuilder(flavour, out / MODEL, signature)
         for arch in archs:
             engine = builder.build(arch, self._settings(flavour), progress)

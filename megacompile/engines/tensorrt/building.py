@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from megacompile.engines.profiles import profile_of
 from megacompile.engines.tensorrt import flavours
 from megacompile.engines.tensorrt.flavours import Flavour
 from megacompile.engines.tensorrt.parsing import (
@@ -20,10 +21,9 @@ from megacompile.engines.tensorrt.parsing import (
     strongly_typed,
 )
 from megacompile.errors import BackendError
-from megacompile.models import Signature, examples
+from megacompile.models import Signature
 from megacompile.system import default_root
 
-WHICH = ("min", "typical", "max")
 # A build has thousands of steps, most of them over at once: one word a second is enough.
 SECONDS_BETWEEN = 1.0
 
@@ -67,9 +67,8 @@ class EngineBuilder:
             config.num_compute_capabilities = 1
             config.set_compute_capability(flavours.compute_capability(self.api, arch), 0)
         if settings.workspace_mb is not None:
-            config.set_memory_pool_limit(
-                self.api.MemoryPoolType.WORKSPACE, int(settings.workspace_mb * 1e6)
-            )
+            pool = self.api.MemoryPoolType.WORKSPACE
+            config.set_memory_pool_limit(pool, int(settings.workspace_mb * 1e6))
         if settings.optimization_level is not None:
             config.builder_optimization_level = settings.optimization_level
         config.progress_monitor = monitor(self.api, lambda text: progress(f"{arch}: {text}"))
@@ -109,20 +108,13 @@ class EngineBuilder:
     def _profile(self, config: Any) -> None:
         """One optimization profile: the spec's smallest, typical and largest sizes."""
         profile = self.builder.create_optimization_profile()
-        sizes = [examples.sizes(self.signature, which) for which in WHICH]  # type: ignore[arg-type]
+        shapes = profile_of(self.signature)
         dynamic = 0
         for index in range(self.network.num_inputs):
             given = self.network.get_input(index)
             if -1 not in tuple(given.shape):
                 continue
-            shape = self.signature.tensors[given.name].shape
-            profile.set_shape(
-                given.name,
-                *(
-                    tuple(one[size] if isinstance(size, str) else size for size in shape)
-                    for one in sizes
-                ),
-            )
+            profile.set_shape(given.name, *shapes[given.name])
             dynamic += 1
         if dynamic:
             config.add_optimization_profile(profile)

@@ -139,15 +139,15 @@ def _errors(parser: Any, path: Path, log: Log) -> Iterator[Refusal]:
 
 def blamed(path: Path, message: str) -> str | None:
     """The first node of the model that a message of the builder names, with its module."""
-    nodes = {
-        node.name: node.op_type for node in onnxfile.all_nodes(onnxfile.read(path, weights=False))
-    }
+    model = onnxfile.read(path, weights=False)
+    nodes = {node.name: node.op_type for node in onnxfile.all_nodes(model)}
     words = re.findall(r"[^\s'\"():,]+(?::\d+)?", message)
     name = next((word for word in words if word in nodes), None)
     if name is None:
         return None
     module = module_paths(path).get(name)
-    return f"node '{name}' ({nodes[name]})" + (f" of module '{module}'" if module else "")
+    owner = f" of module '{module}'" if module else ""
+    return f"node '{name}' ({nodes[name]}){owner}"
 
 
 def clean(message: str) -> str:
@@ -162,10 +162,10 @@ def module_paths(path: Path) -> dict[str, str]:
     """The module each node came from, by node name, where the exporter noted it."""
     found = {}
     for node in onnxfile.all_nodes(onnxfile.read(path, weights=False)):
-        scopes = next((p.value for p in node.metadata_props if p.key == SCOPES), None)
-        if scopes and (names := scopes.strip("[]").replace("'", "").split(", ")):
-            inner = [name for name in names[:-1] if name]
-            if inner:
-                # `module` is the wrapper that every conversion starts from (torchmodules.Flat).
-                found[node.name] = inner[-1].removeprefix("module").removeprefix(".") or "the model"
+        scopes = next((p.value for p in node.metadata_props if p.key == SCOPES), "")
+        names = scopes.strip("[]").replace("'", "").split(", ")
+        inner = [name for name in names[:-1] if name]
+        if inner:
+            # `module` is the wrapper that every conversion starts from (torchmodules.Flat).
+            found[node.name] = inner[-1].removeprefix("module").removeprefix(".") or "the model"
     return found

@@ -35,7 +35,7 @@ DTYPES = {
 
 def refused(folder: Path, record: Mapping[str, Any]) -> str | None:
     """Why TensorRT would not load the stored engine on this machine; None if it would."""
-    arch = next((a for a in local_archs() if (folder / f"{a}.engine").is_file()), None)
+    arch = _built_for_here(folder)
     api = flavours.load(record["flavour"])
     runtime = api.Runtime(Log(api).logger)
     if arch is None or not hasattr(runtime, "get_engine_validity"):
@@ -54,7 +54,7 @@ def open_engine(
     Raises:
         BackendError: there is none for it, or TensorRT refuses it (other version, other GPU).
     """
-    arch = next((a for a in local_archs() if (folder / f"{a}.engine").is_file()), None)
+    arch = _built_for_here(folder)
     if arch is None:
         raise BackendError(
             what="there is no engine for this machine's GPU",
@@ -65,9 +65,8 @@ def open_engine(
         )
     api = flavours.load(record["flavour"])
     log = Log(api)
-    engine = api.Runtime(log.logger).deserialize_cuda_engine(
-        (folder / f"{arch}.engine").read_bytes()
-    )
+    stored = (folder / f"{arch}.engine").read_bytes()
+    engine = api.Runtime(log.logger).deserialize_cuda_engine(stored)
     if engine is None:
         raise BackendError(
             what=f"the engine for {arch} can't be loaded",
@@ -79,6 +78,11 @@ def open_engine(
         )
     fixed = all(dim.fixed for dim in signature.dims.values())
     return _EngineRunner(api, engine, log, signature, graph=cuda_graph and fixed)
+
+
+def _built_for_here(folder: Path) -> str | None:
+    """The architecture of this machine that there is an engine for."""
+    return next((a for a in local_archs() if (folder / f"{a}.engine").is_file()), None)
 
 
 class _EngineRunner(Runner):

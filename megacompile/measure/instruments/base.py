@@ -28,4 +28,8 @@ class StepRun:
 
 
 class Instrument(Protocol):
-    def around(self, run: StepRun) -> AbstractContextManager[None]: ...
+    """Something that watches steps."""
+
+    def around(self, run: StepRun) -> AbstractContextManager[None]:
+        """Entered before a step and left after it, also when it fails."""
+        ...

@@ -28,6 +28,8 @@ def peak_mb() -> float | None:
 
 
 class Memory:
+    """Notes the peak in the step's record."""
+
     @contextmanager
     def around(self, run: StepRun) -> Iterator[None]:
         reset_peak()

@@ -9,6 +9,8 @@ from megacompile.measure.instruments.base import StepRun
 
 
 class Size:
+    """Notes both in the step's record."""
+
     @contextmanager
     def around(self, run: StepRun) -> Iterator[None]:
         yield

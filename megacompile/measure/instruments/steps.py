@@ -62,6 +62,7 @@ class StepVerification:
         return found
 
     def measure(self, form: Training, steps: int) -> StepError:
+        """Compare over so many steps with the plain step, which is traced once for a model."""
         from megacompile.measure.training.comparison import check_finite, compare_traces
         from megacompile.measure.training.tracing import trace_form
         from megacompile.models.torchmodules import fingerprint

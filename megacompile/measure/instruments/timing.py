@@ -10,6 +10,8 @@ from megacompile.measure.instruments.base import StepRun
 
 
 class Timing:
+    """Notes the seconds in the step's record."""
+
     @contextmanager
     def around(self, run: StepRun) -> Iterator[None]:
         start = time.perf_counter()

@@ -15,9 +15,10 @@ from dataclasses import dataclass, field
 import torch
 
 from megacompile.errors import ModelError
-from megacompile.models import COSINE_OF
+from megacompile.models import Tolerance
 from megacompile.plan import Effect
 from megacompile.report import StepError
+from megacompile.training import distribution
 from megacompile.training.loading import Batch
 from megacompile.training.step import TrainingStep
 
@@ -42,6 +43,7 @@ class Trace:
 
     @property
     def steps(self) -> int:
+        """How many optimizer steps were taken."""
         return len(self.losses)
 
 
@@ -63,13 +65,9 @@ def trace(step: TrainingStep, batches: Iterable[Batch], steps: int) -> Trace:
 
 
 def _parameters(step: TrainingStep) -> Tensors:
-    return {
-        name: _whole(one).detach().float().cpu().clone() for name, one in step.parameters().items()
-    }
-
-
-def _whole(tensor: torch.Tensor) -> torch.Tensor:
-    found: torch.Tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+    found: Tensors = {}
+    for name, one in step.parameters().items():
+        found[name] = distribution.whole(one).detach().float().cpu().clone()
     return found
 
 
@@ -80,18 +78,14 @@ def check_finite(plain: Trace) -> None:
         ModelError: it diverges: its losses or parameters are not finite.
     """
     number = next((n for n, loss in enumerate(plain.losses, 1) if not math.isfinite(loss)), None)
-    broken = [
-        name
-        for name, value in {**plain.one, **plain.many}.items()
-        if not bool(value.isfinite().all())
-    ]
-    if number is None and not broken:
+    last = {**plain.one, **plain.many}
+    broken = next((name for name, value in last.items() if not bool(value.isfinite().all())), None)
+    if number is not None:
+        got = f"loss {plain.losses[number - 1]} at step {number}"
+    elif broken is not None:
+        got = f"parameter '{broken}' is not finite after {_steps(plain.steps)}"
+    else:
         return
-    got = (
-        f"loss {plain.losses[number - 1]} at step {number}"
-        if number is not None
-        else (f"parameter '{broken[0]}' is not finite after {_steps(plain.steps)}")
-    )
     raise ModelError(
         what="the plain step diverges",
         where="train",
@@ -147,7 +141,8 @@ def broken_step(found: StepError, effect: Effect, dtype: str) -> str | None:
     if effect is Effect.LOSSY:
         return None
     if effect is Effect.NUMERIC:
-        least = COSINE_OF.get(dtype, 0.98)
+        least = Tolerance.of(dtype).cosine
+        assert least is not None
         if found.cosine_min < least:
             return (
                 f"the gradient of '{found.worst}' has a cosine of {found.cosine_min:.5f} to "

@@ -31,6 +31,11 @@ from megacompile.errors import MegacompileError, ModelError, WorkerError, from_d
 dist: Any = torch.distributed  # its stores are not exported to type checkers
 WAIT = datetime.timedelta(hours=12)  # a member waits for its next question as long as it takes
 POLL_SECONDS = 0.002
+MEMBER = """
+import json, sys
+from megacompile.measure.training.crew import member
+member(int(sys.argv[1]), json.loads(sys.argv[2]))
+"""
 
 
 class Crew:
@@ -130,7 +135,8 @@ class Crew:
             return
         rank, failure = next(iter(found.failures.items()))
         self._own_log = False
-        lines = Path(failure.error_file).read_text() if Path(failure.error_file).is_file() else ""
+        file = Path(failure.error_file)
+        lines = file.read_text() if file.is_file() else ""
         self._context.close()
         raise WorkerError(
             what=f"process {rank} of {self.processes} ended with code {failure.exitcode}",
@@ -168,12 +174,11 @@ def member(rank: int, order: Mapping[str, Any]) -> None:
                 answer = {"error": error.to_dict()}
             except Exception as error:  # noqa: BLE001 - it travels to the driver, who raises it
                 traceback.print_exc()
-                answer = {
-                    "error": WorkerError(
-                        what=f"process {rank} of {order['world']} failed",
-                        cause=f"{type(error).__name__}: {str(error).strip().splitlines()[:1]}",
-                    ).to_dict()
-                }
+                failure = WorkerError(
+                    what=f"process {rank} of {order['world']} failed",
+                    cause=f"{type(error).__name__}: {str(error).strip().splitlines()[:1]}",
+                )
+                answer = {"error": failure.to_dict()}
             store.set(f"answer/{number}/{rank}", json.dumps(answer))
             number += 1
     finally:
@@ -193,13 +198,8 @@ def follow() -> None:
         order = json.loads(store.get(f"megacompile/crew/{number}"))
         if order.get("end"):
             return
-        code = (
-            "import json, sys; from megacompile.measure.training.crew import member; "
-            "member(int(sys.argv[1]), json.loads(sys.argv[2]))"
-        )
-        subprocess.run(
-            [sys.executable, "-c", code, os.environ["RANK"], json.dumps(order)], check=False
-        )
+        command = [sys.executable, "-c", MEMBER, os.environ["RANK"], json.dumps(order)]
+        subprocess.run(command, check=False)
         number += 1
 
 

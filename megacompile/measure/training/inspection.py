@@ -63,10 +63,10 @@ def try_plain_step(form: Eager, spec: Spec, base: Path) -> str:
             where=spec.model.reference,
             expected="the same from the same weights, batch and torch seed",
             got=f"{loss:.6g}, then {again:.6g}",
-            cause="the model or the loss draws random numbers outside torch, or "
-            "remembers its last call",
-            remedy="draw from torch's generator: what a pass changes can't be told "
-            "from chance otherwise",
+            cause="the model or the loss draws random numbers outside torch, or remembers its "
+            "last call",
+            remedy="draw from torch's generator: what a pass changes can't be told from chance "
+            "otherwise",
         )
     return training_hash(train, base, batch)
 
@@ -88,22 +88,16 @@ def _check_again(batch: Batch, train: Train, base: Path, seed: int) -> None:
         DataError: another iteration gives another first batch.
     """
     again = next(iter(Batches(train, base, seed)))
-    other = next(
-        (
-            name
-            for name, tensor in batch.items()
-            if name not in again or not torch.equal(tensor.nan_to_num(), again[name].nan_to_num())
-        ),
-        None,
-    )
-    if other is not None:
+    for name, tensor in batch.items():
+        if name in again and torch.equal(tensor.nan_to_num(), again[name].nan_to_num()):
+            continue
         raise DataError(
             what=f"train.batches '{train.batches}' gives other batches when it is started again",
             where="train.batches",
             expected="the same batches in every process and every run",
-            got=f"another '{other}' in the first batch",
-            remedy="seed its random numbers; give a function that starts anew, not "
-            "an iterator that is used up",
+            got=f"another '{name}' in the first batch",
+            remedy="seed its random numbers; give a function that starts anew, not an iterator "
+            "that is used up",
         )
 
 

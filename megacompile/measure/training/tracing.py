@@ -75,12 +75,8 @@ def tracer(request: dict[str, Any]) -> Callable[[Any], dict[str, Any]]:
 
     def handle(message: Any) -> dict[str, Any]:
         form = Training.load(Path(request["form"]), Signature.from_dict(request["signature"]))
-        data = Origin(
-            request["model"],
-            Path(request["base"]),
-            Train.model_validate(request["train"]),
-            request["seed"],
-        )
+        train = Train.model_validate(request["train"])
+        data = Origin(request["model"], Path(request["base"]), train, request["seed"])
         found = trace_form(form, request["steps"], data, request["device"], dropout=False)
         if torch.distributed.get_rank() == 0:
             torch.save(vars(found), request["out"])

@@ -14,7 +14,7 @@ from typing import Any
 
 from megacompile.errors import DataError
 from megacompile.models import Array
-from megacompile.training.data.lmdb_store import (
+from megacompile.training.data.lmdb_format import (
     DATABASE,
     DTYPES,
     HEADER,

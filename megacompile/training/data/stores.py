@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
@@ -97,8 +97,6 @@ def _npz(path: Path) -> dict[str, Array]:
 
 
 def _folder(path: Path, preload: bool) -> dict[str, Array]:
+    mode: Literal["r"] | None = None if preload else "r"
     files = sorted(path.glob("*.npy"))
-    return {
-        one.stem: np.load(one, mmap_mode=None if preload else "r", allow_pickle=False)
-        for one in files
-    }
+    return {one.stem: np.load(one, mmap_mode=mode, allow_pickle=False) for one in files}

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from megacompile.training.data.lmdb_store import Header, import_lmdb
+from megacompile.training.data.lmdb_format import Header, import_lmdb
 from megacompile.training.data.lmdb_writer import check_place, write_lmdb
 from megacompile.training.data.samples import is_numbered, open_source, single_samples
 

@@ -7,7 +7,8 @@ from typing import Any
 
 from megacompile.builder.keys import SAMPLES
 from megacompile.builder.products import serving_sources
-from megacompile.engines.bundle import Contents, here, write_bundle
+from megacompile.engines.bundle import Contents, write_bundle
+from megacompile.engines.loading import here
 from megacompile.models.shapes import output_shapes
 from megacompile.plan.registry import backend_class
 from megacompile.spec.load import load_spec_data

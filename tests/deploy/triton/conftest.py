@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -91,6 +92,11 @@ def net(tmp_path_factory: pytest.TempPathFactory) -> World:
     folder = tmp_path_factory.mktemp("net")
     bundle = build(folder, spec(), {"model.py": NET})
     return World(folder, bundle, megacompile.load(bundle))
+
+
+@pytest.fixture
+def bundle(net: World, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(net.bundle, tmp_path / "bundle"))
 
 
 @pytest.fixture(scope="session")

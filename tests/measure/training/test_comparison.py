@@ -17,8 +17,7 @@ from megacompile.measure.training.comparison import (
 )
 from megacompile.plan.passes import Effect
 from megacompile.training.recipe import Checkpoint, Recipe
-from tests.training.test_step import batches_of
-from tests.training.toy import make_form
+from tests.training.toy import batches_of, make_form
 
 
 @pytest.fixture(scope="module")
